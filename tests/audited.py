@@ -6,15 +6,16 @@ hides the client at all.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from before.since import plan_as_it_was
+from lib.configs import changed, small
 
 import fedspend.client.bounding
 import fedspend.client.record_steps
@@ -26,33 +27,17 @@ import fedspend.server.mechanism
 import fedspend.server.rounds
 from fedspend.auditing.bounds import gaussian_epsilon
 
-BASE: dict[str, dict[str, Any]] = {
-    "data": {
-        "name": "synthetic",
-        "examples": 240,
-        "features": 20,
-        "classes": 4,
-        "clients": 48,
-        "partition": "iid",
-    },
-    "model": {"name": "logistic"},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"epsilon": 1.0, "delta": 1e-3, "rate": 1.0, "clip": 1.0},
-    "train": {"rounds": 1, "local_steps": 1, "batch_size": 8, "lr": 0.1, "seed": 1},
-}
-
-
-def settings(**changes: Any) -> dict[str, Any]:
-    """`section__key=value`; None drops a key."""
-    made = copy.deepcopy(BASE)
-    for name, value in changes.items():
-        section, _, key = name.partition("__")
-        made[section][key] = value
-        if value is None:
-            del made[section][key]
-    return made
-
-
+BASE = small(
+    "plain",
+    data__examples=240,
+    data__features=20,
+    data__classes=4,
+    data__clients=48,
+    method__name="dp-fedavg",
+    privacy={"epsilon": 1.0, "delta": 1e-3, "rate": 1.0, "clip": 1.0},
+    train={"rounds": 1, "local_steps": 1, "batch_size": 8, "lr": 0.1, "seed": 1},
+)
+settings = partial(changed, BASE)
 GROUPS = [{"epsilon": 1.0, "share": 1}, {"epsilon": 4.0, "share": 1}]
 ROUNDS = {"privacy__rate": 0.5, "train__rounds": 4}
 OWN_BUDGETS = {"privacy__epsilon": None, "privacy__groups": GROUPS, **ROUNDS}

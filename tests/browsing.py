@@ -63,13 +63,18 @@ def chromium(profile: Path) -> Iterator[Any]:
     webdriver = pytest.importorskip(
         "selenium.webdriver", reason="selenium is not installed; it comes with the dev extra"
     )
+    from selenium.common.exceptions import WebDriverException
+
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in FLAGS.split():
         options.add_argument(flag)
     options.add_argument(f"--user-data-dir={profile}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    except WebDriverException as problem:  # a driver of another version, or a sandbox
+        pytest.skip(f"Chromium does not start on this machine: {problem.msg}")
     try:
         yield driver
     finally:

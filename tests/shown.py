@@ -113,7 +113,7 @@ def type_command(line: str) -> str:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=600,
         )
         code, output = done.returncode, done.stdout + done.stderr
     assert code == 0, f"{line}\n{output}"

@@ -209,12 +209,13 @@ def test_empty_csv(tmp_path, content):
     assert str(tmp_path) in refusal(read_budgets_csv, csv_file(tmp_path, content))
 
 
+@pytest.mark.full
 def test_large_csv_is_quick(tmp_path):
     rows = "".join(f"client-{n},{0.5 + n / 4000}\n" for n in range(100_000))
     path = csv_file(tmp_path, "client,epsilon\n" + rows)
     start = time.process_time()
     population = read_budgets_csv(path)
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < 12  # 0.5 on one quiet core
     assert len(population.clients) == 100_000
     path = csv_file(tmp_path, "client,epsilon\n" + rows + "client-7,1\n")
     assert ":100002: " in refusal(read_budgets_csv, path)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lib.configs import small
 
 import fedspend
 from fedspend.cli.main import main
@@ -26,19 +27,13 @@ BUDGETS = [2.0] * 3 + [8.0] * 5
 TERMS = {"delta": 1e-3, "rounds": 6, "rate": 0.8, "clip": 0.5, "accountant": "rdp"}
 FALLING = [1.0, 0.8, 0.6, 0.4, 0.3, 0.2]
 
-CONFIG = {
-    "data": {
-        "name": "synthetic",
-        "examples": 80,
-        "features": 4,
-        "classes": 2,
-        "clients": 8,
-        "partition": "iid",
-    },
-    "model": {"name": "logistic"},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"epsilon": 8.0, "delta": 1e-3, "rate": 0.8, "clip": 0.5},
-    "train": {
+CONFIG = small(
+    "plain",
+    data__examples=80,
+    data__clients=8,
+    method__name="dp-fedavg",
+    privacy={"epsilon": 8.0, "delta": 1e-3, "rate": 0.8, "clip": 0.5},
+    train={
         "rounds": 5,
         "local_steps": 2,
         "batch_size": 4,
@@ -46,8 +41,8 @@ CONFIG = {
         "lr_schedule": "linear",
         "lr_end": 0.2,
     },
-    "engine": {"name": "reference"},
-}
+    engine__name="reference",
+)
 
 
 def changed(**sections):

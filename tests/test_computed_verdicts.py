@@ -23,6 +23,8 @@ from kiani_spending import BUDGETS, UNIFORM, Curve
 
 from fedspend.server.methods.dp_fedsgd import budget_of
 
+pytestmark = pytest.mark.full
+
 
 def test_what_nobody_judges_is_not_run(tmp_path):
     nothing = Finished.read(tmp_path / "none.jsonl")

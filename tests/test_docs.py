@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tools"))
 import reference  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in TOP)])
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -57,6 +59,21 @@ def test_pages_that_code_and_examples_name_are_there():
             if path.suffix in (".py", ".toml", ".md", ".sh"):
                 named |= set(re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8")))
     assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+def test_targets_of_make_that_pages_name_are_there():
+    made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    code = re.compile(r"^```.*?^```$|`[^`\n]+`", re.M | re.S)
+    shown = re.compile(r"(?:`|^ *|&& |; )(?:FEDSPEND_\w+=\S+ )*make ([a-z-]+)", re.M)
+    named = {
+        (page.name, target)
+        for page in PAGES
+        if page.name != "CHANGELOG.md"  # it says what was
+        for part in code.findall(page.read_text(encoding="utf-8"))
+        for target in shown.findall(part)
+    }
+    assert [one for one in sorted(named) if one[1] not in made] == []
+    assert len({target for _, target in named}) >= 12
 
 
 def test_the_readme_can_be_read_to_its_end():

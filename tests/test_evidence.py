@@ -74,7 +74,7 @@ SMALL = {
     "train.tail_average": 1,
 }
 ARM = Arm("small", ("digits",), SMALL, (0.2, 1.0))
-pytestmark = pytest.mark.usefixtures("registries_as_before")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("registries_as_before")]
 
 
 def fake(monkeypatch, score):
@@ -297,10 +297,13 @@ def test_arms_that_are_finished_are_passed_over_and_the_rest_counted(tmp_path, m
 
 def test_processes_share_the_arms_and_no_run_is_made_twice(tmp_path, monkeypatch):
     """Threads stand for processes: a claim is of an open file, not of a process."""
-    made = []
+    made, second = [], threading.Event()
 
     def measured(settings, _curve=True):
         made.append((threading.get_ident(), experiment.key_of(settings)))
+        if len({thread for thread, _ in made}) > 1:
+            second.set()
+        second.wait(120)  # who is first does not do it all before anybody else has begun
         time.sleep(0.01)
         return {"last": 0.5, "tail": 0.5, "seconds": 0.01}
 
@@ -329,7 +332,7 @@ def test_what_a_process_had_claimed_is_free_when_it_is_killed(tmp_path):
     code = (
         "import sys, time; sys.path.insert(0, sys.argv[1]); import claims; from pathlib import Path"
         "\nwith claims.claimed(Path(sys.argv[2]), 'arm') as ours: print(ours, flush=True)"
-        "; time.sleep(60)"
+        "; time.sleep(600)"
     )
     command = [sys.executable, "-c", code, str(Path(claims.__file__).parent), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
@@ -361,11 +364,11 @@ def test_several_cores_from_the_command_line(tmp_path):
         shutil.copy(place, tmp_path)
     script = Path(run_all.__file__)
     command = [sys.executable, str(script), "--only", as_printed.STUDY, "--results", str(tmp_path)]
-    done = subprocess.run([*command, "--cores", "2"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*command, "--cores", "2"], capture_output=True, text=True, timeout=900)
     assert (done.returncode, done.stderr) == (0, "")
     for place in whole.glob("*.jsonl"):
         assert (tmp_path / place.name).read_bytes() == place.read_bytes(), "nothing was left to do"
-    wrong = subprocess.run([*command, "--cores", "0"], capture_output=True, text=True, timeout=300)
+    wrong = subprocess.run([*command, "--cores", "0"], capture_output=True, text=True, timeout=900)
     assert wrong.returncode == 2
     assert "'0' is not a number of cores" in wrong.stderr
 

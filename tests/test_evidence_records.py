@@ -26,7 +26,7 @@ FIGURE_8 = {item.name: item for item in records_page.items()}
 TABLE_2 = {item.name: item for item in pooled_page.items()}
 
 
-pytestmark = pytest.mark.usefixtures("registries_as_before")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("registries_as_before")]
 
 
 def noisy(settings) -> float:

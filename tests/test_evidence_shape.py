@@ -16,6 +16,8 @@ import shaping
 import writers_cnn
 from experiment import HELD_OUT, TUNING_SEED, Finished, Results
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def results(tmp_path):

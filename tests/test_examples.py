@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedspend.configuration.config import load_config
-from fedspend.data.loading import DATA_SETS
 from fedspend.server.methods.table import METHODS
-from fedspend.tasks.table import LOSSES
-from fedspend.tasks.table import METRICS as TASK_METRICS
 
+pytestmark = pytest.mark.usefixtures("registries_as_before")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # without that of Flower's app, which is a Python project
 CONFIGS = sorted(path for path in EXAMPLES.rglob("*.toml") if path.name != "pyproject.toml")
@@ -18,16 +16,6 @@ CONFIGS = sorted(path for path in EXAMPLES.rglob("*.toml") if path.name != "pypr
 
 # what some of them load first
 OWN = {"survival": ("survival.py",), "many_speakers": ("speakers.py",), "text": ("speakers.py",)}
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was():
-    registries = (DATA_SETS, LOSSES, TASK_METRICS)
-    before = [registry.names for registry in registries]
-    yield
-    for registry, names in zip(registries, before, strict=True):
-        for name in set(registry.names) - set(names):
-            registry.remove(name)
 
 
 def test_there_are_examples():
@@ -43,6 +31,7 @@ def test_a_config_has_known_keys_and_good_values(path):
     assert config.model.name
 
 
+@pytest.mark.full
 def test_cifar_by_dirichlet_runs_on_files_of_its_kind(tmp_path, monkeypatch):
     """Eight colour images a batch stand in for CIFAR-10's ten thousand."""
     import numpy as np

@@ -6,13 +6,13 @@ import json
 import runpy
 import shlex
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from lib.runs import killed
 
 import fedspend
 from fedspend.accounting.accountants import ACCOUNTANTS
@@ -31,6 +31,7 @@ from fedspend.server.steps import SERVER_STEPS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "extending"
+pytestmark = pytest.mark.usefixtures("registries_as_before")
 REGISTRIES = {
     "policy": POLICIES,
     "method": METHODS,
@@ -50,15 +51,6 @@ DIGITS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    before = {what: registry.names for what, registry in REGISTRIES.items()}
-    yield
-    for what, registry in REGISTRIES.items():
-        for name in set(registry.names) - set(before[what]):
-            registry.remove(name)
-
-
 def use(example: str) -> None:
     runpy.run_path(str(FOLDER / f"{example}.py"))
 
@@ -70,6 +62,7 @@ def command(example: str) -> list[str]:
     return shlex.split(lines.partition('"""')[0])
 
 
+@pytest.mark.full(only=["method", "engine", "server_step", "aggregation"])
 @pytest.mark.parametrize("example", REGISTRIES)
 def test_one_file_adds_one_entry_and_its_command_runs(example, tmp_path, monkeypatch, capsys):
     assert f"examples/extending/{example}.py" in (ROOT / "CONTRIBUTING.md").read_text()
@@ -185,6 +178,7 @@ def spending(share: float, **changes: float):
     return lambda given: Scaled(given.plan)
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -247,6 +241,7 @@ def test_our_own_methods_are_held_to_their_plans_too():
     assert type(setup.method).__name__ == "Guarded"
 
 
+@pytest.mark.full
 def test_an_accountant_of_ones_own_claims_no_less_than_the_independent_ones_find():
     use("accountant")
     terms = {"delta": 1e-3, "rounds": 10, "rate": 1.0}
@@ -304,6 +299,7 @@ def test_no_accountant_may_be_called_auto():
         fedspend.register("accountant", "auto", lambda *_: 1.0, help="none")
 
 
+@pytest.mark.full
 def test_an_accountant_that_reads_too_low_is_caught_by_the_check():
     fedspend.register(
         "accountant",
@@ -406,14 +402,9 @@ def test_a_server_step_of_ones_own_is_what_ours_would_do():
 def test_a_server_step_of_ones_own_is_resumed_with_what_it_remembers(tmp_path):
     use("server_step")
     whole = fedspend.train(**own_arrays(server_optimizer="lion", server_lr=0.01))
-
-    def stop(line, _rounds):
-        if line["round"] == 2:
-            raise KeyboardInterrupt
-
     asked = own_arrays(server_optimizer="lion", server_lr=0.01, output=tmp_path / "run")
-    with pytest.raises(KeyboardInterrupt):
-        fedspend.train(**asked, on_round=stop)
+    with killed(round=2):
+        fedspend.train(**asked)
     asked |= {"model": torch.nn.Linear(3, 2)}
     assert (weights(fedspend.train(**asked, resume=True)) == weights(whole)).all()
 
@@ -469,6 +460,7 @@ def test_an_aggregation_that_gives_something_else_is_refused():
         fedspend.train(**own_arrays(aggregation=lambda updates, _rows: updates))
 
 
+@pytest.mark.full(but_every=2)
 @pytest.mark.parametrize("randomness", ["seeded", "os"])
 def test_an_engine_of_your_own_is_held_to_the_clip(randomness, tmp_path):
     """One with a slip in it: every vector is a thousand times too long."""

@@ -36,6 +36,7 @@ def test_the_noise_is_that_of_all_groups_and_each_group_alone_meets_its_budget(s
     assert np.all(made.epsilon < made.budget)
 
 
+@pytest.mark.full
 def test_what_is_claimed_is_what_the_noise_costs_and_is_verified():
     made = plan(rounds=5)
     cost = Mechanisms.of_schedules(made.noise_multiplier, made.sampling_rate)

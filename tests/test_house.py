@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "fedspend"
 
@@ -61,7 +64,12 @@ UPWARDS = {
 }
 
 
-def imports() -> Iterator[tuple[str, str, str, bool]]:
+@functools.cache
+def imports() -> tuple[tuple[str, str, str, bool], ...]:
+    return tuple(read_imports())
+
+
+def read_imports() -> Iterator[tuple[str, str, str, bool]]:
     """(file, its room, the room it imports, whether only inside a function); those for types alone
     do not count.
     """
@@ -155,6 +163,7 @@ def holder_of(name: str) -> tuple[object, str]:
     return found, parts[-1]
 
 
+@pytest.mark.full
 def test_the_walk_of_one_run_is_the_way_that_the_quickstart_goes(tmp_path, monkeypatch):
     """Every hop is made, in the order of the table, and inside the hop that it is indented under.
     Engines run when replies are pulled, so only order is asked of what happens there.
@@ -197,6 +206,7 @@ def first_line(function: ast.FunctionDef) -> int:
     return body[0].lineno if body else function.lineno
 
 
+@pytest.mark.full
 def test_no_function_is_longer_than_two_screens():
     """Of what it does: arguments and words that explain them may be many."""
     longest = max(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from lib.configs import small
 
 import fedspend
 from fedspend.errors import InvalidInput
@@ -35,6 +36,7 @@ def test_budgets_are_spent_exactly_at_the_mean_rate(rate, split):
     assert worth(made) >= worth(plan("uniform", rate=rate)) * (1 - 1e-6)
 
 
+@pytest.mark.full
 def test_the_verifier_agrees():
     assert plan(rounds=5).verify().ok
 
@@ -46,6 +48,7 @@ def test_rates_alone_leave_noise_and_clip_the_same():
     assert made.sampling_rate[0, -1] > 4 * made.sampling_rate[0, 0]
 
 
+@pytest.mark.full
 def test_the_best_split_is_the_best():
     """Moving rate from one group to another, at the same mean, is never better."""
     made = plan()
@@ -89,27 +92,32 @@ def test_wrong_wishes_are_one_line():
         plan(method="time-adaptive")
 
 
+@pytest.mark.full
 def test_a_run_takes_it_from_its_config():
-    done = fedspend.train(
-        {
-            "data": {
-                "name": "synthetic",
-                "examples": 60,
-                "features": 4,
-                "classes": 2,
-                "clients": 6,
-                "partition": "iid",
-            },
-            "model": {"name": "logistic"},
-            "method": {"name": "idp-fedavg"},
-            "privacy": {
-                "groups": [{"epsilon": 2, "share": 1}, {"epsilon": 8, "share": 1}],
-                "delta": 1e-3,
-                "rate": 0.5,
-                "policy": "individual-rates",
-                "split": "rates",
-            },
-            "train": {"rounds": 3, "local_steps": 2, "batch_size": 4, "lr": 0.3},
-        }
-    )
+    privacy = {
+        "groups": [{"epsilon": 2, "share": 1}, {"epsilon": 8, "share": 1}],
+        "delta": 1e-3,
+        "rate": 0.5,
+        "policy": "individual-rates",
+        "split": "rates",
+    }
+    done = fedspend.train(small("plain", privacy=privacy, train__rounds=3))
     assert len(done.metrics) == 3
+
+
+@pytest.mark.parametrize(
+    ("budgets", "terms"),
+    [
+        ([1.56, 1.591], {"delta": 1e-3, "rounds": 5, "rate": 0.05}),
+        ([0.50880102, 0.51609199], {"delta": 1e-3, "rounds": 11, "rate": 0.2}),
+        ([2.34633875, 2.36079497], {"delta": 1e-3, "rounds": 9, "rate": 0.2}),
+    ],
+)
+def test_of_close_budgets_the_larger_has_no_lower_rate_and_nothing_is_lost(budgets, terms):
+    terms = terms | {"accountant": "rdp"}
+    own, equal = (
+        fedspend.plan(budgets, policy=policy, **terms) for policy in ("individual-rates", "uniform")
+    )
+    worth = [(one.sampling_rate / one.noise_multiplier)[0].sum() for one in (own, equal)]
+    assert own.sampling_rate[0, 1] >= own.sampling_rate[0, 0]
+    assert worth[0] >= worth[1] * (1 - 1e-9)

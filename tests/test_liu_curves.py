@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from liu_curves import BUDGETS, FAR_ORDERS, NOISES, ORDERS, RATES, Bends
 
+pytestmark = pytest.mark.full
+
 
 def of_one_step(rate: float, noise: float, order: int) -> float:
     """The paper's Lemma 4: the divergence of a sampled Gaussian at a whole order."""

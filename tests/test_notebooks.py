@@ -12,20 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fedspend.basics.registry import _OF_SECTION
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("registries_as_before")]
 
 FOLDER = Path(__file__).parents[1] / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was():
-    registries = [one for several in _OF_SECTION.values() for one in several]
-    before = [one.names for one in registries]
-    yield
-    for registry, names in zip(registries, before, strict=True):
-        for name in set(registry.names) - set(names):
-            registry.remove(name)
 
 
 def shown(value) -> str:

@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from lib.configs import small
 
 import fedspend
 from fedspend.accounting.mechanisms import Mechanisms
@@ -83,6 +84,7 @@ def pushed(rho: np.ndarray, tail: int, beta: float) -> np.ndarray:
 # --- what it promises ---
 
 
+@pytest.mark.full
 def test_every_budget_is_spent_and_verified():
     made = plan(contraction=0.9, rounds=6)
     assert np.all(made.epsilon <= made.budget)
@@ -126,6 +128,7 @@ def test_the_closed_form_loses_where_rounds_are_sampled_and_this_does_not(rate):
     assert (closed > flat) == (rate == 0.01)
 
 
+@pytest.mark.full(only=["budgets1-0.001-0.05"])
 @pytest.mark.parametrize("rate", [0.05, 0.9])
 @pytest.mark.parametrize(("budgets", "close"), [([4.0], 5e-5), ([2.0, 10.0], 1e-3)])
 def test_no_other_shape_is_better(rate, budgets, close):
@@ -154,6 +157,7 @@ def test_a_schedule_depends_on_no_other_budget(contraction):
         assert np.array_equal(among, alone)
 
 
+@pytest.mark.full
 def test_long_plans_have_few_different_noises_and_are_read_by_pld():
     made = plan([3.0], rounds=300, contraction=0.99, accountant="auto", rate=0.1)
     assert made.accountant == "pld"
@@ -299,6 +303,7 @@ def test_uniform_is_taken_where_a_metric_makes_it_better():
     assert made.verify().ok
 
 
+@pytest.mark.full
 def test_discrete_noise_too():
     made = plan(contraction=0.7, noise="discrete", rounds=5)
     assert made.verify().ok
@@ -339,6 +344,7 @@ def test_other_policies_say_that_they_do_not_use_a_contraction():
         plan(policy="optimal", contraction=0.9, tail=2)
 
 
+@pytest.mark.full
 def test_the_command_line_says_what_it_assumed_and_expects(capsys, tmp_path):
     flags = ["--epsilon", "10:34,20:43,30:23", "--delta", "1e-5", "--rounds", "25", "--rate", "0.9"]
     asked = [*flags, "--policy", "optimal", "--contraction", "0.9"]
@@ -368,26 +374,15 @@ def test_a_run_takes_tail_and_momentum_from_its_config():
     from fedspend.configuration.config import config_of
     from fedspend.configuration.plan_inputs import resolve
 
-    config = config_of(
-        {
-            "data": {"name": "synthetic", "clients": 6},
-            "method": {"name": "time-adaptive"},
-            "privacy": {
-                "epsilon": 4.0,
-                "delta": 1e-3,
-                "rate": 0.9,
-                "policy": "optimal",
-                "contraction": 0.8,
-            },
-            "train": {
-                "rounds": 8,
-                "tail_average": 3,
-                "server_momentum": 0.4,
-                "lr": 0.1,
-                "lr_schedule": "cosine",
-            },
-        }
-    )
+    privacy = {"epsilon": 4.0, "delta": 1e-3, "rate": 0.9, "policy": "optimal", "contraction": 0.8}
+    train = {
+        "rounds": 8,
+        "tail_average": 3,
+        "server_momentum": 0.4,
+        "lr": 0.1,
+        "lr_schedule": "cosine",
+    }
+    config = config_of(small("plain", method__name="time-adaptive", privacy=privacy, train=train))
     request = resolve(config).request
     assert (request.contraction, request.tail, request.server_momentum) == (0.8, 3, 0.4)
     assert request.learning_rates[-1] == pytest.approx(0.1)

@@ -65,6 +65,7 @@ def inside(folder: Path) -> set[str]:
     }
 
 
+@pytest.mark.full
 def test_the_wheel_has_every_file_of_the_package_and_the_examples(installed):
     code = {name for name in inside(ROOT / "src") if ".egg-info/" not in name}
     examples = {f"fedspend/examples/{name}" for name in inside(ROOT / "examples")}
@@ -89,6 +90,7 @@ def entry_points(installed: Path) -> str:
     return place.read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_templates_come_out_of_the_wheel(installed, tmp_path):
     """From there alone: the repository is not on the path."""
     program = (
@@ -138,6 +140,7 @@ sys.exit(main(["plan", *terms, "-o", "plan.json"]) or main(["verify", "plan.json
 """
 
 
+@pytest.mark.full
 def test_a_plan_is_made_and_checked_without_the_extra_train(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TRAIN],

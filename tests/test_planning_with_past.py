@@ -39,6 +39,7 @@ POLICIES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", POLICIES)
 def test_the_budget_is_spent_exactly(options):
     past = some_past([3.0, 3.0, 6.0, 12.0])
@@ -51,6 +52,7 @@ def test_the_budget_is_spent_exactly(options):
     assert fedspend.verify(plan).ok
 
 
+@pytest.mark.full
 @settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.floats(1.0, 30.0), st.floats(1.5, 40.0)), min_size=1, max_size=5),

@@ -169,6 +169,7 @@ def random_terms(draw):
     return several(st.floats(math.log(0.1), math.log(50)).map(math.exp)), terms
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(random_terms())
 def test_no_client_is_ever_over_and_none_is_under(drawn):

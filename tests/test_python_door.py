@@ -11,12 +11,13 @@ import types
 import numpy as np
 import pytest
 import torch
-from tiny import TINY
+from lib.configs import changed, small
 
 import fedspend
 from fedspend.basics.door import command_line, public
 from fedspend.errors import InvalidInput, Refused
 
+TINY = small()
 NAMES = [
     *("plan", "verify", "train", "compare", "sweep", "audit", "tune", "predict", "load_model"),
     *("make_report", "Ledger", "Result", "Plan", "InvalidInput", "Refused"),
@@ -179,8 +180,8 @@ def test_what_is_missing_is_named():
     [
         lambda: fedspend.train(TINY, overrides=["train.lr=-1"]),
         lambda: fedspend.train(TINY, overrides="train.lr=1"),
-        lambda: fedspend.train({**TINY, "privacy": {}}),
-        lambda: fedspend.train({**TINY, "train": {}}),
+        lambda: fedspend.train(changed(TINY, privacy={})),
+        lambda: fedspend.train(changed(TINY, train={})),
         lambda: fedspend.train(TINY, replan=True),
         lambda: fedspend.tune(TINY, ["train.lrr=1,2"]),
         lambda: fedspend.tune(TINY, []),
@@ -225,6 +226,7 @@ def test_the_command_line_hears_of_its_own_flags():
 # --- what is shown --------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_reprs_inform(plan, result):
     assert repr(plan) == "<Plan: 3 clients, 2 rounds, optimal, budgets 5 to 10>"
     assert repr(fedspend.verify(plan)).startswith("<Verification: ok, ")
@@ -251,6 +253,7 @@ def test_names_in_tables_are_no_markup():
     assert "<b>x" not in named._repr_html_()
 
 
+@pytest.mark.full
 def test_plots_show_themselves_and_are_saved(plan, result, tmp_path):
     for one in (plan, result):
         assert one.plot()._repr_png_().startswith(b"\x89PNG")
@@ -361,6 +364,7 @@ def plan_file(plan, tmp_path_factory):
     return path
 
 
+@pytest.mark.full
 def test_an_explanation_has_the_numbers_of_the_command_line(plan, plan_file, capsys, tmp_path):
     from fedspend.cli.main import main
 
@@ -408,12 +412,12 @@ def test_data_and_keys(tmp_path, capsys):
     assert "digits" in repr(listed)
     assert len(listed.frame()) == len(listed)
     path = tmp_path / "patients.csv"
-    path.write_text("age,blood\n41,<b>\n,0\n")
+    path.write_text("age,blood\n41.75,<b>\n,0\n")
     found = fedspend.check_data(path)
     assert [one.missing for one in found.columns] == [1, 0]
     assert repr(found).startswith("<private, from rows: ")
     for shown in (found._repr_html_(), repr(found)):
-        assert "41" not in shown
+        assert "41.75" not in shown  # 41 may be in the path
         assert "<b>" not in shown
     pair = fedspend.new_keys(tmp_path / "keys")
     assert pair.private.stat().st_mode & 0o077 == 0
@@ -473,6 +477,7 @@ def test_checks_of_a_run_and_a_publication_show_themselves(result):
     assert "<odd>" not in found._repr_html_()
 
 
+@pytest.mark.full
 def test_a_ledger_of_100000_accounts_shows_the_first_at_once(tmp_path, monkeypatch):
     from fedspend.ledger import book
 
@@ -543,7 +548,7 @@ def test_what_is_saved_where_no_file_can_be_is_one_line(tmp_path):
         ("file/plan.json", "there is no directory '.*file'"),
         ("", "is a directory; name a file in it"),
         ("a" * 250, "File name too long; name another"),
-        ("a\0b", "null byte; name another"),
+        ("a\0b", "embedded null .*; name another"),  # a byte, or a character: by version of Python
     ):
         for save in (plan.save, lambda path: write_whole(path, b"")):
             with pytest.raises(InvalidInput, match=why):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -18,16 +17,8 @@ from fedspend.engines.table import ENGINES
 from fedspend.errors import InvalidInput
 from fedspend.models import MODELS, build
 
+pytestmark = pytest.mark.usefixtures("registries_as_before")
 REGISTRIES: list[Registry] = [DATA_SETS, PARTITIONS, MODELS, ENGINES]
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    before = [registry.names for registry in REGISTRIES]
-    yield
-    for registry, names in zip(REGISTRIES, before, strict=True):
-        for name in set(registry.names) - set(names):
-            registry.remove(name)
 
 
 def read(_folder, seed, *, path="none"):
@@ -182,6 +173,7 @@ print(result.plan.clients, result.metrics[-1]["randomness"])
 """
 
 
+@pytest.mark.full
 def test_an_entry_may_come_before_anything_else_is_imported():
     """And its rows, which name their clients, are trained on as private ones."""
     found = subprocess.run(

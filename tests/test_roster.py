@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from lib.configs import small
+from lib.runs import stopped
 
 import fedspend
 from fedspend.cli.main import main
@@ -40,20 +42,17 @@ def rows(tmp_path):
 @pytest.fixture
 def config(tmp_path, rows):
     """A real run: your own data, with a client column, and no word about the partition."""
-    return {
-        "data": {
-            "name": "csv",
-            "path": str(rows),
-            "test_path": str(tmp_path / "test.csv"),
-            "client": "hospital",
-            "classes": 2,
-        },
-        "model": {"name": "logistic"},
-        # what is left is planned by Rényi curves, so that all of it can be spent
-        "privacy": {"epsilon": 3.0, "delta": 1e-2, "rate": 1.0, "accountant": "rdp"},
-        "method": {"name": "idp-fedavg"},
-        "train": {"rounds": 1, "local_epochs": 1, "batch_size": 8, "lr": 0.5},
+    data = {
+        "name": "csv",
+        "path": str(rows),
+        "test_path": str(tmp_path / "test.csv"),
+        "client": "hospital",
+        "classes": 2,
     }
+    # what is left is planned by Rényi curves, so that all of it can be spent
+    privacy = {"epsilon": 3.0, "delta": 1e-2, "rate": 1.0, "accountant": "rdp"}
+    train = {"rounds": 1, "local_epochs": 1, "batch_size": 8, "lr": 0.5}
+    return small("plain", data=data, privacy=privacy, train=train)
 
 
 def changed(config, **values):
@@ -327,6 +326,7 @@ def test_a_hospital_that_leaves_takes_its_account_along(config, tmp_path):
     }
 
 
+@pytest.mark.full
 def test_a_client_whose_rows_are_all_held_out_stays(config, tmp_path):
     lines = (tmp_path / "rows.csv").read_text().splitlines()
     (tmp_path / "rows.csv").write_text("\n".join([*lines, "isle,0.5,0.5,1"]) + "\n")
@@ -552,6 +552,7 @@ def test_one_epsilon_by_flag_is_for_the_same_roster(files, tmp_path):
     assert fedspend.Plan.load(tmp_path / "plan.json").clients == ("east", "north", "south", "west")
 
 
+@pytest.mark.full
 def test_budgets_that_changed_after_planning(config, files, tmp_path, capsys):
     config = changed(config, privacy__budgets=budgets(tmp_path, east=20, north=1, west=30, south=2))
     path, plan = files(config), tmp_path / "plan.json"
@@ -579,6 +580,7 @@ def test_budgets_that_changed_after_planning(config, files, tmp_path, capsys):
     assert run("train", path, "-o", tmp_path / "run", "--plan", plan, "--quiet", *PROJECT) == 0
 
 
+@pytest.mark.full
 def test_a_plan_on_a_ledger_is_for_all_but_those_it_leaves_out(files, accounts, tmp_path, capsys):
     path, plan = files(), tmp_path / "plan.json"
     with Ledger.open(accounts, write=True) as ledger:
@@ -638,15 +640,8 @@ def test_a_hospital_that_joins_between_plan_and_train_is_noticed(files, tmp_path
 
 
 def test_a_hospital_that_joins_in_the_middle_of_a_run_is_noticed(config, tmp_path):
-    class Killed(Exception):
-        pass
-
-    def stop(*_):
-        raise Killed
-
     config = changed(config, train__rounds=3)
-    with pytest.raises(Killed):
-        fedspend.train(config, output=tmp_path / "run", on_round=stop, project="hospitals")
+    stopped(config, tmp_path / "run", rounds=1, project="hospitals")
     write_rows(tmp_path / "rows.csv", ["isle", "south", "west", "north", "east"])
     assert "client 'isle' is not in the plan" in refusal(
         fedspend.train, config, output=tmp_path / "run", resume=True
@@ -842,6 +837,7 @@ def test_the_index_of_a_series_of_clients_is_not_dropped(options):
     )
 
 
+@pytest.mark.full
 def test_a_list_has_no_names(options, tmp_path):
     clients = [arrays(0.1), arrays(0.2)]
     numbered = fedspend.plan([10.0, 20.0], delta=1e-2, rounds=1, rate=1.0)
@@ -876,15 +872,8 @@ def test_a_list_has_no_names(options, tmp_path):
 def test_a_client_that_withdraws_in_the_middle_of_a_run_stops_it(config, accounts, tmp_path, spend):
     """The plan counts on it: the run goes no further, and the refusal says what to do."""
 
-    class Killed(Exception):
-        pass
-
-    def stop(*_):
-        raise Killed
-
     config = changed(config, train__rounds=3, ledger__spend=spend, privacy__epsilon=0.5)
-    with pytest.raises(Killed):
-        fedspend.train(config, output=tmp_path / "run", ledger=accounts, on_round=stop)
+    stopped(config, tmp_path / "run", rounds=1, ledger=accounts)
     with Ledger.open(accounts, write=True) as ledger:
         ledger.withdraw(["east"], reason="asked")
     message = refusal(

@@ -45,6 +45,7 @@ def literals(path):
             yield node.value
 
 
+@pytest.mark.full
 def test_no_other_module_names_a_file_of_a_run():
     # In the examples of the command line, plan.json is a file that the user names.
     names = {file.name for file in FILES} - {PLAN.name}
@@ -125,6 +126,7 @@ def test_a_run_that_says_little_is_read_as_far_as_it_goes(tmp_path):
     assert StoredRun(tmp_path).metrics() == []
 
 
+@pytest.mark.full
 def test_reading_a_run_needs_no_torch():
     script = (
         "import sys; import fedspend.report.html, fedspend.stored.run; "

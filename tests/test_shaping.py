@@ -97,6 +97,7 @@ def test_where_a_quadratic_settles():
     assert np.linalg.norm(rim) == pytest.approx(4.0, abs=0.4)
 
 
+@pytest.mark.full
 @given(
     st.integers(1, 40),
     st.floats(0, 0.999),
@@ -140,6 +141,7 @@ def metrics_of(**changes):
     return run(from_config(config_of(config)), None).metrics
 
 
+@pytest.mark.full
 def test_blur_and_lus_lower_norms_and_the_clipped_share():
     plain, blurred, both = (
         metrics_of(shape=shape) for shape in ({}, {"blur": 0.4}, {"blur": 0.4, "lus": 0.5})
@@ -156,6 +158,7 @@ def test_off_changes_nothing():
     assert metrics_of(shape={"blur": 0, "lus": 0.0}) == metrics_of()
 
 
+@pytest.mark.full(only=["time-adaptive"])
 @pytest.mark.parametrize("name", ["idp-fedavg", "time-adaptive", "adaptive-clip"])
 def test_the_ball_follows_each_client_s_clip_of_the_round(name, monkeypatch):
     """The engine gets the method's own clips, round by round."""

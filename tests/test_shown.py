@@ -13,7 +13,7 @@ from urllib.request import urlopen
 import pytest
 from shown import blocks, run_page, smaller, type_command
 
-from fedspend.basics.registry import _OF_SECTION
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("registries_as_before")]
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -53,20 +53,6 @@ def pages_are_visited_once(monkeypatch):
 
     monkeypatch.setattr("fedspend.pages.serving.Served.forever", visited)
     monkeypatch.setattr("fedspend.pages.serving.open_browser", lambda _: True)
-
-
-@pytest.fixture(autouse=True)
-def names_of_pages_end_with_them():
-    """What a page registers, under names of its own."""
-    before = {registry: set(registry.own) for registry in registries()}
-    yield
-    for registry in registries():
-        for name in set(registry.own) - before.get(registry, set()):
-            registry.remove(name)
-
-
-def registries():
-    return [registry for section in _OF_SECTION.values() for registry in section]
 
 
 @pytest.mark.parametrize("name", RUN)

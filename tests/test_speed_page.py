@@ -23,7 +23,7 @@ from speed_page import Measured
 ROOT = Path(__file__).parents[1]
 SPEED = ROOT / "benchmarks" / "speed"
 NO_RUNS = Finished(Path("none.jsonl"), {})
-pytestmark = pytest.mark.usefixtures("registries_as_before")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("registries_as_before")]
 
 
 def loaded(name):

@@ -107,6 +107,7 @@ def test_a_good_plan_passes(uniform, checked):
     assert json.loads(json.dumps(checked.to_dict(), allow_nan=False))["ok"] is True
 
 
+@pytest.mark.full
 def test_a_file_is_verified_like_the_plan(small, tmp_path):
     small.save(tmp_path / "plan.json")
     for path in (tmp_path / "plan.json", str(tmp_path / "plan.json")):
@@ -161,6 +162,7 @@ def test_single_updates_bound_is_above_the_exact_value(checked, uniform):
     assert exact < read < 1.05 * exact
 
 
+@pytest.mark.full
 def test_colluders_must_be_fewer_than_clients(small):
     assert any(one.name == "2 colluding clients" for one in verify(small).observers)
     assert any(one.name == "1 colluding clients" for one in verify(small, colluders=1).observers)
@@ -331,6 +333,7 @@ def test_a_lie_outside_the_sample_is_caught():
     assert "claim reproduced" in failed_checks(verify(rescaled(plan, noise), max_pld=8))
 
 
+@pytest.mark.full
 def test_plan_by_pld():
     plan = fedspend.plan([2.0], delta=1e-4, rounds=3, rate=0.5, accountant="pld", clients=["ann"])
     result = verify(plan, max_pld=0)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspend.accounting import ORDERS, epsilon, noise_multiplier, rdp
-from fedspend.accounting.curves import curve
+from fedspend.accounting.curves import Curve, curve
+from fedspend.accounting.rdp import NOISE_RANGE
 from fedspend.accounting.roots import safe_roots
 from fedspend.errors import InvalidInput
 
@@ -23,6 +24,7 @@ def test_paper_setting():
     )
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(
     st.floats(math.log(0.05), math.log(60)).map(math.exp),
@@ -37,6 +39,7 @@ def test_never_low_and_right_to_one_in_a_million(budget, rate, rounds, delta):
         assert spent(max(0.05, noise * (1 - 1e-6)), rate, rounds, delta) > budget * (1 - 1e-7)
 
 
+@pytest.mark.full(only=["0.0001"])
 @pytest.mark.parametrize("rate", [0.9, 0.01, 1e-4])
 def test_many_at_once_equal_one_by_one(rate):
     budgets = np.exp(np.random.default_rng(3).uniform(np.log(0.2), np.log(40), 3000))
@@ -155,3 +158,19 @@ def test_what_a_curve_says_of_a_noise_depends_on_no_other_noise(rate):
     for count in (1, 2, 3, 7, 8, 33):
         assert np.array_equal(spending.rdp(points[:count]), every[:count])
         assert np.array_equal(spending.rdp_at(points[:count], column[:count]), at[:count])
+
+
+def test_a_shared_table_does_not_remember_in_which_order_it_was_asked():
+    """Else the last digits of a plan, and so its hash, would depend on earlier plans."""
+    orders = (*np.arange(1.25, 10, 0.25), *np.arange(10.0, 64.0))
+    noise = np.log(np.linspace(0.8, 3.0, 200))
+    fresh, used = (Curve(0.2, orders) for _ in range(2))
+    used.rdp(np.log([20.0, 30.0]))
+    used.rdp(np.log([0.3]))
+    assert (used.rdp(noise) == fresh.rdp(noise)).all()
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.2, 0.9, 1.0])
+def test_a_table_is_finite_at_the_ends_of_the_noise(rate):
+    ends = np.log(NOISE_RANGE)
+    assert np.isfinite(Curve(rate, (1.5, 8.0, 64.0)).rdp(ends)).all()

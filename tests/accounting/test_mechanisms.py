@@ -37,6 +37,7 @@ def test_never_below_the_exact_curve_and_close_to_it(columns):
         assert order[n] in ORDERS
 
 
+@pytest.mark.full
 @settings(max_examples=30)
 @given(rounds)
 def test_pld_reads_no_higher(column):

@@ -55,13 +55,37 @@ def by_dp_accounting(noise, rate, delta, interval):
 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(0.1, 1), (0.8, 3), (2.4, 25), (60.0, 400)])
-@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-6, 9e-7, 1e-9, 1e-12])
 def test_plain_gaussians_are_read_as_their_closed_form_says(noise, rounds, delta):
     every = np.full(rounds, noise)
     exact = of_gaussian(every, delta)
-    # the bound on rounding in the transforms is felt where delta is tiny and rounds are many
-    slack = 1e-3 if delta > 1e-8 else 1e-2
-    assert exact <= schedule_epsilon(every, np.ones(rounds), delta) <= exact * (1 + slack)
+    # the bound on rounding in the transforms is felt above 1e-6, below which losses are tilted
+    assert exact <= schedule_epsilon(every, np.ones(rounds), delta) <= exact * (1 + 1e-3)
+
+
+def test_rare_large_losses_under_a_tilt_do_not_wrap_around_to_where_they_count():
+    """Rényi curves read 8.69 here; the whole tilt of the best Chernoff bound read 9.59."""
+    noise, rate = np.full(30, 0.782518), np.full(30, 0.055427)
+    found = schedule_epsilon(noise, rate, 1e-9)
+    assert found == pytest.approx(by_dp_accounting(noise, rate, 1e-9, 1e-3), rel=1e-5)
+
+
+@pytest.mark.parametrize("delta", [9e-7, 1e-9, 1e-11])
+@pytest.mark.parametrize("q", [1.0, 0.4, 0.02])
+def test_tilted_losses_give_what_the_others_give(delta, q, monkeypatch):
+    """Two rounds, so that the bound on rounding leaves something of each delta without a tilt."""
+    noise, rate = np.array([1.1, 1.7]), np.full(2, q)
+    tilted = schedule_epsilon(noise, rate, delta)
+    below = by_dp_accounting(noise, rate, delta, Rounds.of(noise, rate).interval())
+    monkeypatch.setattr(pld, "_TILTED_BELOW", 0.0)
+    assert below * (1 - 1e-5) <= tilted <= schedule_epsilon(noise, rate, delta) * (1 + 1e-7)
+
+
+def test_epsilon_by_round_of_tilted_losses_ends_with_that_of_the_schedule():
+    noise, rate = np.linspace(1.5, 0.9, 12)[:, None], np.full((12, 1), 0.3)
+    by_round = cumulative_epsilon(noise, rate, 1e-9)[:, 0]
+    assert np.all(np.diff(by_round) > 0)
+    assert by_round[-1] == pytest.approx(schedule_epsilon(noise[:, 0], rate[:, 0], 1e-9), rel=1e-6)
 
 
 def test_different_gaussians_add_up_like_one():
@@ -70,6 +94,7 @@ def test_different_gaussians_add_up_like_one():
     assert exact <= schedule_epsilon(noise, np.ones(40), 1e-6) <= exact * (1 + 1e-4)
 
 
+@pytest.mark.full
 def test_random_schedules_are_never_below_dp_accounting_and_at_most_a_hair_above():
     for number, (noise, rate, delta) in enumerate(random_schedules(20, seed=1)):
         interval = Rounds.of(noise, rate).interval()
@@ -165,8 +190,12 @@ def test_what_lies_outside_the_grid_is_counted():
     assert short.mass.sum() + short.beyond == pytest.approx(1.0, abs=1e-12)
 
 
-def test_a_delta_below_double_precision_is_not_promised():
-    assert schedule_epsilon(np.full(25, 2.4), np.full(25, 0.9), 1e-14) == math.inf
+def test_a_delta_below_double_precision_is_read_too_high_or_not_at_all(monkeypatch):
+    noise = np.full(25, 2.4)
+    exact = of_gaussian(noise, 1e-14)
+    assert exact <= schedule_epsilon(noise, np.ones(25), 1e-14) <= exact * (1 + 1e-3)
+    monkeypatch.setattr(pld, "_TILTED_BELOW", 0.0)
+    assert schedule_epsilon(noise, np.ones(25), 1e-14) == math.inf
 
 
 def test_epsilon_and_delta_agree():

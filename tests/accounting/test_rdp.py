@@ -47,6 +47,9 @@ def test_known_answers(rate, noise, order, expected):
     assert rdp(rate, noise, order) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.full(
+    only=["1e-09-0.05-2.5", "0.5-0.05-1.5", "0.01-0.3-7.7", "1e-06-0.5-15.3", "0.01-1.0-100.5"]
+)
 @pytest.mark.parametrize(
     ("rate", "noise", "order"),
     [

@@ -67,6 +67,7 @@ def test_one_sampled_round_against_integration(rate, noise):
     np.testing.assert_allclose(by_loss.tpr(FPR[small]), truth[small], rtol=0.01)
 
 
+@pytest.mark.full
 @given(
     rate=st.floats(0.01, 1.0),
     noise=st.floats(0.4, 8.0),

@@ -39,6 +39,7 @@ def curves(draw):
     return slope * np.array(TUNE_ORDERS) ** power
 
 
+@pytest.mark.full
 @given(curves(), distributions())
 def test_planner_and_second_accountant_agree(curve, trials):
     mine = trials.price(curve, TUNE_ORDERS)
@@ -128,6 +129,7 @@ def overshoot(trials, p, q, price):
     return max(divergence(left, right, TUNE_ORDERS[i]) - bound[i] for i in ORDERS_READ)
 
 
+@pytest.mark.full
 @given(distributions(), st.integers(2, 6), st.floats(0.01, 3.0), st.integers(0, 2**31))
 def test_no_small_mechanism_costs_more_than_its_price(trials, outputs, strength, seed):
     rng = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ import pytest
 from approval.offers import DELTA, SIZE, offered, planned, task_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lib.runs import Killed, die, killed
 
 from fedspend.approval.node_ledger import NodeLedger, chance_of, verified
 from fedspend.client.answering import Answered, answer
@@ -191,6 +192,7 @@ def test_rounds_in_which_a_client_was_not_asked_are_charged(mine, offer):
     assert rounds_of(mine) == dict(enumerate(states))
 
 
+@pytest.mark.full
 @settings(max_examples=25)  # of 64 sets
 @given(asked=st.sets(st.integers(0, 5)))
 def test_whatever_rounds_are_asked_all_up_to_the_last_are_charged(tmp_path_factory, asked):
@@ -246,27 +248,23 @@ def test_a_task_with_other_terms_is_not_charged(mine, offer):
     assert rounds_of(mine) == {}
 
 
-class Killed(BaseException):
-    """As by a signal."""
+INSTANTS = {
+    "keep": "fedspend.client.answering.Answered.keep",
+    "commit": "fedspend.ledger.Ledger.commit",
+}
 
 
-@pytest.mark.parametrize("where", ["work", "keep", "commit"])
-def test_killed_between_charge_and_answer(mine, offer, where, monkeypatch):
+@pytest.mark.parametrize("where", ["work", *INSTANTS])
+def test_killed_between_charge_and_answer(mine, offer, where):
     """Whatever was kept is sent, and what was not kept was never sent: one answer leaves."""
     task = task_of(offer, round=1)
 
-    def kill(*_, **__):
-        raise Killed
-
     if where == "work":
         with pytest.raises(Killed):
-            answered(mine, task, kill)
+            answered(mine, task, die)
     else:
-        of = {"keep": (Answered, "keep"), "commit": (Ledger, "commit")}[where]
-        with monkeypatch.context() as patched:
-            patched.setattr(*of, kill)
-            with pytest.raises(Killed):
-                answered(mine, task)
+        with killed(at=INSTANTS[where]):
+            answered(mine, task)
     assert rounds_of(mine) == {0: "reserved", 1: "reserved"}
     first = answered(account_again(mine), task)
     assert answered(mine, task) == first
@@ -367,6 +365,7 @@ def test_an_approved_slice_that_was_changed_or_lost_is_noticed(mine, offer):
 # --- sampling -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_server_that_asks_every_time_is_found_out(tmp_path):
     offer = offered(planned(rounds=40, rate=0.2))
     found = account(tmp_path)
@@ -384,6 +383,7 @@ def test_where_everyone_is_asked_nobody_is_asked_too_often(tmp_path):
         answered(found, task_of(offer, round=round))
 
 
+@pytest.mark.full
 def test_an_honest_server_is_not_suspected(tmp_path):
     """The bound is at least the exact chance, for every count."""
     for rounds, rate in ((1, 0.01), (7, 0.3), (40, 0.9), (25, 1.0)):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from audited import BROKEN, SOUND, settings
+from lib.configs import write_toml
 from scipy import stats
 
 from fedspend.auditing import audit
@@ -18,6 +19,7 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.runs.setup import from_config
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("name", SOUND)
 def test_no_bound_exceeds_the_claim_of_a_sound_mechanism(name):
     config, trials = SOUND[name]
@@ -32,6 +34,7 @@ def test_no_bound_exceeds_the_claim_of_a_sound_mechanism(name):
         assert abs(meter.ratio - 1) <= 5 * meter.error
 
 
+@pytest.mark.full(only=["noise checked in the first round only"])
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_mechanism_is_caught(name, monkeypatch):
     broken = BROKEN[name]
@@ -61,6 +64,7 @@ def test_meters_show_what_was_broken(monkeypatch):
     )
 
 
+@pytest.mark.full
 def test_most_of_a_known_epsilon_is_found():
     """A plain Gaussian, whose epsilon has a closed form."""
     config = settings(privacy__epsilon=4.0, privacy__delta=1e-5, data__clients=80)
@@ -84,6 +88,7 @@ def worst(generator, coins: Coins, epsilon: float, delta: float) -> tuple[int, i
     return int(right), coins.all - int(right)
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("coins", [Coins(2000, 1), Coins(40, 50), Coins(1, 2000)])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.02), (2.0, 1e-3), (4.0, 0.0)])
 def test_the_bound_is_a_bound_for_the_worst_mechanism(coins, epsilon, delta):
@@ -165,15 +170,6 @@ def test_others_may_train():
 # --- what is refused, and the command line -------------------------------------------------------
 
 
-def toml(config: dict, path) -> str:
-    lines = []
-    for section, keys in config.items():
-        lines.append(f"[{section}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return str(path)
-
-
 def test_real_rows_are_refused(tmp_path):
     with pytest.raises(Refused, match="'os'"):
         audit(settings(privacy__randomness="os"))
@@ -212,8 +208,9 @@ def test_bad_input_is_one_line(options, message):
         audit(config, **options)
 
 
+@pytest.mark.full
 def test_the_command_writes_table_json_and_plot(tmp_path, capsys, monkeypatch):
-    config = toml(settings(), tmp_path / "c.toml")
+    config = str(write_toml(tmp_path / "c.toml", settings()))
     out, plot = tmp_path / "audit.json", tmp_path / "audit.png"
     args = ["audit", config, "--trials", "20", "-o", str(out), "--plot", str(plot)]
     assert main(args) == 0
@@ -235,7 +232,7 @@ def test_the_command_writes_table_json_and_plot(tmp_path, capsys, monkeypatch):
 
 
 def test_the_command_says_no_in_one_line(tmp_path, capsys):
-    config = toml(settings(), tmp_path / "c.toml")
+    config = str(write_toml(tmp_path / "c.toml", settings()))
     real = ["audit", config, "--set", "privacy.randomness=os"]
     for args, code in (
         (real, 1),

@@ -55,6 +55,7 @@ def modules() -> list[str]:
     return sorted(str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py"))
 
 
+@pytest.mark.full(but_every=20)
 @pytest.mark.parametrize("module", sorted(set(modules()) - PROGRAMS))
 def test_a_flag_that_is_advised_is_one_of_the_command(module):
     room, name = module.split("/")[0], Path(module).stem.replace("_", "-")
@@ -83,6 +84,7 @@ DOTTED = re.compile(rf"(?<![\w./:{{\-])({'|'.join(SECTIONS)})\.([a-z_]+)\b(?![./
 FILES = {"db", "json", "toml"}
 
 
+@pytest.mark.full(but_every=20)
 @pytest.mark.parametrize("module", modules())
 def test_a_key_that_is_named_is_one_of_its_section(module):
     for line, text in texts(SOURCE / module):

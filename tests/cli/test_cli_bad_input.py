@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lib.configs import write_toml
 
-from fedspend.basics.toml_text import config_text
 from fedspend.ledger import Ledger
 
 PLAN = ("plan", "--rounds", "3", "--rate", "1", "--delta", "1e-5")
@@ -19,8 +19,7 @@ PLAN = ("plan", "--rounds", "3", "--rate", "1", "--delta", "1e-5")
 @pytest.fixture
 def config(tiny, tmp_path):
     path = tmp_path / "tiny.toml"
-    path.write_text(config_text(tiny))
-    return path
+    return write_toml(path, tiny)
 
 
 def test_epsilon_that_is_no_number(refused):
@@ -124,6 +123,7 @@ except fedspend.errors.InvalidInput as error:
 """
 
 
+@pytest.mark.full
 def test_a_plain_install_names_the_extra(config, tmp_path):
     """One process for all commands: what they need is not there."""
     commands = [

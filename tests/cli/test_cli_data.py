@@ -26,7 +26,7 @@ def test_a_file_is_described_and_no_value_of_a_row_is_shown(patients, capsys):
     told = " ".join(out.split())
     assert 'categories = {blood = ["...", "..."]}' in told
     assert "missing = {age = A NUMBER}" in told
-    for value in ("secretlevel", "41", "north"):
+    for value in ("secretlevel", "41,5", "41.5", "north"):  # 41 may be in the path
         assert value not in out
 
 

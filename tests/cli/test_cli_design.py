@@ -9,37 +9,23 @@ import subprocess
 import sys
 
 import pytest
+from lib.configs import changed, small, write_toml
 
-CONFIG = """
-[data]
-name = "synthetic"
-examples = 120
-features = 5
-classes = 2
-clients = 6
-[model]
-name = "logistic"
-[privacy]
-rate = 0.5
-clip = 0.5
-delta = 1e-3
-[train]
-rounds = 5
-local_steps = 2
-batch_size = 8
-lr = 0.5
-[design]
-noise_levels = [0.05, 0.2, 0.6, 1.0]
-seeds = 2
-"""
+CONFIG = small(
+    "plain",
+    data__examples=120,
+    data__features=5,
+    method=None,
+    privacy={"rate": 0.5, "clip": 0.5, "delta": 1e-3},
+    train={"rounds": 5, "local_steps": 2, "batch_size": 8, "lr": 0.5},
+    design={"noise_levels": [0.05, 0.2, 0.6, 1.0], "seeds": 2},
+)
 THEORY = ("design", "theory", "--k", 22, "--rate", 1, "--clients", 10)
 
 
 @pytest.fixture
 def config(tmp_path):
-    path = tmp_path / "grid.toml"
-    path.write_text(CONFIG)
-    return path
+    return write_toml(tmp_path / "grid.toml", CONFIG)
 
 
 # --- theory ---
@@ -104,6 +90,7 @@ def test_theory_recommends_under_a_real_epsilon(run):
     assert 'name = "dp-fedsgd"' in out
 
 
+@pytest.mark.full
 def test_theory_loads_no_torch():
     code = (
         "import sys\n"
@@ -174,6 +161,7 @@ def test_k_from_a_file_that_is_no_search(refused, tmp_path):
 # --- a search ---
 
 
+@pytest.mark.full
 def test_a_search_leaves_its_files_and_says_so(run, config, tmp_path):
     folder = tmp_path / "out"
     flags = ("-o", folder, "--workers", 1, "--max-epsilon", 40, "--max-seconds", 3600)
@@ -212,6 +200,7 @@ def test_a_search_leaves_its_files_and_says_so(run, config, tmp_path):
     assert run("design", config, *flags, "--quiet").out == ""
 
 
+@pytest.mark.full
 def test_limits_that_nothing_meets_are_a_refusal(run, config, tmp_path):
     folder = tmp_path / "out"
     assert run("design", config, "-o", folder, "--workers", 1, "--quiet").code == 0
@@ -220,15 +209,15 @@ def test_limits_that_nothing_meets_are_a_refusal(run, config, tmp_path):
     assert "no setting of this search meets the limits (epsilon at most 0.001" in outcome.err
 
 
+@pytest.mark.full
 def test_a_search_over_policies(run, config, tmp_path):
-    policies = (
-        "[{policy='uniform'},{policy='spend-as-you-go',saving_rate=0.25},"
-        "{policy='geometric',ratio=0.8}]"
-    )
-    text = CONFIG.replace(
-        "noise_levels = [0.05, 0.2, 0.6, 1.0]", f"epsilons = [3, 9]\npolicies = {policies}"
-    )
-    config.write_text(text)
+    policies = [
+        {"policy": "uniform"},
+        {"policy": "spend-as-you-go", "saving_rate": 0.25},
+        {"policy": "geometric", "ratio": 0.8},
+    ]
+    design = {"epsilons": [3, 9], "policies": policies, "seeds": 2}
+    write_toml(config, changed(CONFIG, design=design))
     outcome = run("design", config, "-o", tmp_path / "out", "--workers", 1, "--max-epsilon", 5)
     assert outcome.code == 0, outcome.err
     for words in (

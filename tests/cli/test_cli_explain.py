@@ -33,6 +33,7 @@ def test_a_bare_epsilon_as_json(run):
     assert found["sure_at_most"]["1:1"] == pytest.approx(0.7310586)
 
 
+@pytest.mark.full
 def test_a_plan_by_group_and_by_client(run, plan_file):
     whole = run("explain", plan_file)
     assert whole.code == 0
@@ -52,6 +53,7 @@ def test_a_plan_by_group_and_by_client(run, plan_file):
     assert 0.01 < mine["true_positives"] < alone["true_positives"]
 
 
+@pytest.mark.full
 def test_one_observer_and_a_plot(run, plan_file, tmp_path):
     picture = tmp_path / "curve.png"
     done = run("explain", plan_file, "--observer", "picked every round", "--plot", picture)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from lib.configs import small, write_toml
 from places import forge
 
 from fedspend.ledger import Ledger
@@ -74,6 +75,7 @@ def test_init_register_balance(run, book):
     assert "remaining" in table
 
 
+@pytest.mark.full
 def test_plan_with_what_is_left(run, half_spent, tmp_path):
     before = half_spent.read_bytes()
     outcome = run(
@@ -432,6 +434,7 @@ def test_help_of_every_action(run):
         assert "--ledger" in outcome.out
 
 
+@pytest.mark.full
 def test_keeping_the_account_needs_no_torch(half_spent):
     commands = (
         ["verify"],
@@ -445,9 +448,10 @@ def test_keeping_the_account_needs_no_torch(half_spent):
         "from fedspend.cli.main import main\n"
         f"for line in {lines!r}:\n    assert main(line) == 0, line"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=600)
 
 
+@pytest.mark.full
 def test_flipped_bits_are_detected_or_harmless(run, half_spent, tmp_path):
     """Every bit that is flipped either fails verification or changes nothing that can be read."""
     good, expected = half_spent.read_bytes(), balance(run, half_spent)
@@ -474,34 +478,11 @@ def test_flipped_bits_are_detected_or_harmless(run, half_spent, tmp_path):
 
 @pytest.fixture
 def config(tmp_path):
-    path = tmp_path / "tiny.toml"
-    path.write_text(
-        """
-[data]
-name = "synthetic"
-examples = 60
-features = 4
-classes = 2
-clients = 5
-[model]
-name = "logistic"
-[method]
-name = "idp-fedavg"
-[privacy]
-epsilon = 6.0
-delta = 1e-3
-rate = 0.8
-accountant = "rdp"
-[train]
-rounds = 3
-local_steps = 2
-batch_size = 8
-lr = 0.3
-"""
-    )
-    return path
+    settings = small("plain", data__clients=5, privacy__epsilon=6.0, train__rounds=3)
+    return write_toml(tmp_path / "tiny.toml", settings)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("quick_verify")
 def test_train_twice_then_the_rest(run, config, tmp_path):
     place = tmp_path / "accounts.db"
@@ -543,6 +524,7 @@ def test_replan_needs_resume_and_resume_speaks(run, config, tmp_path):
     assert (none.code, "needs a ledger" in none.err) == (2, True)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("quick_verify")
 def test_train_under_a_plan_that_was_approved(run, config, tmp_path):
     place = tmp_path / "accounts.db"

@@ -54,6 +54,7 @@ def test_the_table_of_a_plan(run):
     assert all(row[-1] == "0.00%" for row in rows)
 
 
+@pytest.mark.full
 def test_the_quickstart_has_the_default_policy_and_says_what_it_gains(run):
     shown = run("plan", SAVING.with_name("quickstart.toml"))
     assert (shown.code, shown.err) == (0, "")
@@ -187,6 +188,7 @@ def test_permuted_rates_go_up_with_the_budget(run):
     assert permuted["groups"][1]["sampling_rate"]["1"]["mean"] == pytest.approx(0.8)
 
 
+@pytest.mark.full
 def test_many_budgets_become_bands(run, tmp_path):
     table = tmp_path / "clients.csv"
     table.write_text("client,epsilon\n" + "".join(f"{n},{1 + n / 10}\n" for n in range(100)))
@@ -199,6 +201,7 @@ def test_many_budgets_become_bands(run, tmp_path):
     assert all(g["spent"]["high"] <= g["budget"]["high"] for g in shown["groups"])
 
 
+@pytest.mark.full
 def test_compare(run, tmp_path):
     plot = tmp_path / "compare.svg"
     outcome = run(
@@ -256,6 +259,7 @@ def test_large_delta_is_one_warning(run):
 # --- files ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     ("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")]
 )
@@ -267,6 +271,7 @@ def test_plots(run, tmp_path, name, start):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.full
 def test_output_is_not_replaced_by_something_else(run, refused, tmp_path):
     path = tmp_path / "plan.json"
     assert run(*SMALL, "-o", path).code == 0
@@ -435,6 +440,7 @@ def test_bad_values(refused, flags, names, tmp_path):
     assert names in refused(*SMALL, *output, *flags)
 
 
+@pytest.mark.full
 def test_bad_config_and_csv_point_at_the_line(refused, tmp_path):
     config, table = tmp_path / "c.toml", tmp_path / "b.csv"
     config.write_text("[privacy]\nepsilom = 1\n")
@@ -465,7 +471,9 @@ def test_interruption(run, monkeypatch):
 
 
 def test_help_is_light():
-    """Help loads neither numpy nor anything that needs it, and takes under half a second of CPU."""
+    """Help loads neither numpy nor anything that needs it. It takes 0.15 seconds of CPU on a quiet
+    core, and may take 2 on a slow and busy one.
+    """
     code = (
         "import sys, time\n"
         "from fedspend.cli.main import main\n"
@@ -475,7 +483,7 @@ def test_help_is_light():
         "heavy = {'numpy', 'scipy', 'torch', 'rich', 'matplotlib', 'dp_accounting'} & "
         "set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "assert time.process_time() < 0.5, time.process_time()\n"
+        "assert time.process_time() < 2, time.process_time()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -483,6 +491,7 @@ def test_help_is_light():
     assert fedspend.__version__ in done.stdout
 
 
+@pytest.mark.full
 def test_planning_loads_no_torch_and_survives_a_closed_pipe():
     code = (
         "import sys, os\n"
@@ -496,6 +505,7 @@ def test_planning_loads_no_torch_and_survives_a_closed_pipe():
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_output_is_one_line():
     with open("/dev/full", "w") as full:
@@ -518,3 +528,18 @@ def test_plot_values_are_the_plans(run, tmp_path):
     for track, client in zip(group_tracks(plan, group_clients(plan)), (0, 34, 77), strict=True):
         assert np.array_equal(track.spent.mean, plan.spent()[:, client])
         assert np.array_equal(track.noise.high, plan.noise_multiplier[:, client])
+
+
+def test_what_a_plan_over_lifetime_budgets_leaves_is_not_told(run, tmp_path):
+    """Past and plan together spend them; and only Rényi curves say that nothing is left."""
+    book, budgets = tmp_path / "accounts.db", tmp_path / "clients.csv"
+    budgets.write_text("client,epsilon\na,5\nb,5\n")
+    to = ("--ledger", book)
+    run("ledger", "init", *to)
+    run("ledger", "register", budgets, "--delta", "1e-5", *to)
+    plan = ("plan", *to, "--delta", "1e-5", "--rounds", "3", "--rate", "0.9")
+    outcome = run(*plan, "--json")
+    (group,) = json.loads(outcome.out)["groups"]
+    assert group["unspent_fraction"] is None
+    said = " ".join(run(*plan).out.split())
+    assert "this plan spends all that Rényi curves leave of them" in said

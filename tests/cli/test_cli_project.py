@@ -3,32 +3,25 @@
 import json
 
 import pytest
+from lib.configs import changed, small, write_toml
 
 from fedspend.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
-CONFIG = """
-[data]
-name = "csv"
-path = "rows.csv"
-test_path = "public.csv"
-label = "sick"
-client = "hospital"
-classes = 2
-[model]
-name = "logistic"
-[method]
-name = "idp-fedavg"
-[privacy]
-budgets = "budgets.csv"
-delta = 1e-3
-rate = 0.9
-[train]
-rounds = 3
-local_steps = 1
-batch_size = 4
-lr = 0.1
-"""
+DATA = {
+    "name": "csv",
+    "path": "rows.csv",
+    "test_path": "public.csv",
+    "label": "sick",
+    "client": "hospital",
+    "classes": 2,
+}
+CONFIG = small(
+    "plain",
+    data=DATA,
+    privacy={"budgets": "budgets.csv", "delta": 1e-3, "rate": 0.9},
+    train={"rounds": 3, "local_steps": 1, "batch_size": 4, "lr": 0.1},
+)
 
 
 @pytest.fixture
@@ -38,9 +31,7 @@ def config(tmp_path):
     for name in ("rows.csv", "public.csv"):
         (tmp_path / name).write_text("\n".join(["hospital,age,sick", *lines]) + "\n")
     (tmp_path / "budgets.csv").write_text("client,epsilon\nnorth,3\nsouth,6\n")
-    path = tmp_path / "clinics.toml"
-    path.write_text(CONFIG)
-    return path
+    return write_toml(tmp_path / "clinics.toml", CONFIG)
 
 
 def test_a_real_run_asks_for_its_project(refused, config, tmp_path, ledger_of_this_user):
@@ -50,6 +41,7 @@ def test_a_real_run_asks_for_its_project(refused, config, tmp_path, ledger_of_th
     assert not ledger_of_this_user.exists()
 
 
+@pytest.mark.full
 def test_what_was_charged_is_said_and_can_be_looked_up(run, config, tmp_path, ledger_of_this_user):
     outcome = run("train", config, "-o", tmp_path / "one", "--project", "clinics")
     assert outcome.code == 0, outcome.err
@@ -80,12 +72,13 @@ def test_json_says_where_it_was_charged(run, config, tmp_path, ledger_of_this_us
 
 
 def test_the_config_may_name_the_project(run, config, tmp_path, ledger_of_this_user):
-    config.write_text(CONFIG + '[ledger]\nproject = "clinics"\n')
+    write_toml(config, changed(CONFIG, ledger__project="clinics"))
     assert run("train", config, "-o", tmp_path / "run", "--quiet").code == 0
     with Ledger.open(ledger_of_this_user) as ledger:
         assert ledger.state.projects == ["clinics"]
 
 
+@pytest.mark.full
 def test_registered_beforehand_and_spent_in_parts(run, config, tmp_path):
     lifetime = tmp_path / "lifetime.csv"
     lifetime.write_text("client,epsilon\nnorth,5\nsouth,10\n")
@@ -104,6 +97,7 @@ def test_registered_beforehand_and_spent_in_parts(run, config, tmp_path):
     assert 4.0 < found[0]["spent"] <= 5.0
 
 
+@pytest.mark.full
 def test_a_project_that_is_not_there_does_not_look_unspent(run, refused, config, tmp_path):
     run("train", config, "-o", tmp_path / "run", "--project", "clinics", "--quiet")
     for action in (
@@ -146,8 +140,9 @@ def test_who_leaves_a_run_of_a_project(run, tmp_path, ledger_of_this_user):
     assert found["budget"] == 3.0
 
 
+@pytest.mark.full
 def test_simulated_and_real_accounts_are_told_apart_before_balances(run, refused, config, tmp_path):
-    config.write_text(CONFIG + '[ledger]\nlocation = "accounts.db"\n')
+    write_toml(config, changed(CONFIG, ledger__location="accounts.db"))
     seeded = ("--set", "privacy.randomness=seeded")
     outcome = run("train", config, "-o", tmp_path / "sim", *seeded)
     assert outcome.code == 0, outcome.err

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from lib.configs import changed, small, write_toml
 
 from fedspend import records
 
@@ -25,6 +26,7 @@ def budgets(tmp_path):
     return path
 
 
+@pytest.mark.full
 def test_rates_are_written_and_told(run, budgets, tmp_path):
     out, plot = tmp_path / "rates.csv", tmp_path / "rates.png"
     outcome = run("records", "rates", budgets, *TERMS, *NOISE, "-o", out, "--plot", plot)
@@ -70,6 +72,7 @@ def test_the_papers_rates_are_called_over_budget(run, budgets):
     assert "OVER BUDGET" not in clamped.out
 
 
+@pytest.mark.full
 def test_noise_is_suggested(run, tmp_path):
     path, plot = tmp_path / "b.csv", tmp_path / "n.svg"
     assert run("records", "draw", "three-levels", 200, "-o", path, "--seed", 3).code == 0
@@ -150,30 +153,25 @@ def test_other_refusals(refused, budgets, tmp_path):
 
 # --- plans ---
 
-CONFIG = """
-[data]
-name = "csv"
-path = "patients.csv"
-classes = 2
-label = "sick"
-client = "hospital"
-split = "split"
-partition = "natural"
-[model]
-name = "logistic"
-[method]
-name = "rpdp"
-[privacy]
-budgets = "budgets.csv"
-delta = 1e-5
-rate = 0.8
-noise_multiplier = 8.0
-randomness = "seeded"
-[train]
-rounds = 3
-local_steps = 4
-lr = 0.3
-"""
+DATA = {
+    "name": "csv",
+    "path": "patients.csv",
+    "classes": 2,
+    "label": "sick",
+    "client": "hospital",
+    "split": "split",
+    "partition": "natural",
+}
+PRIVACY = {
+    "budgets": "budgets.csv",
+    "delta": 1e-5,
+    "rate": 0.8,
+    "noise_multiplier": 8.0,
+    "randomness": "seeded",
+}
+CONFIG = small(
+    "record", data=DATA, privacy=PRIVACY, train={"rounds": 3, "local_steps": 4, "lr": 0.3}
+)
 
 
 @pytest.fixture
@@ -189,10 +187,10 @@ def config(tmp_path):
     (folder / "budgets.csv").write_text(
         "record,epsilon\np0,0.001\n" + "".join(f"p{n},{[0.5, 2][n % 2]}\n" for n in range(1, 10))
     )
-    (folder / "run.toml").write_text(CONFIG)
-    return folder / "run.toml"
+    return write_toml(folder / "run.toml", CONFIG)
 
 
+@pytest.mark.full
 def test_a_plan_is_made_checked_and_trained_under(run, config, tmp_path, monkeypatch):
     plan, plot, elsewhere = tmp_path / "plan.json", tmp_path / "plan.png", tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -253,6 +251,7 @@ def test_a_plan_as_json(run, config):
     assert north["step_noise"] == pytest.approx(8 / north["expected_batch"][0])
 
 
+@pytest.mark.full
 def test_flags_stand_for_values_of_the_config(run, refused, config, tmp_path):
     flags = (
         "--rounds",
@@ -361,6 +360,7 @@ def test_a_plan_goes_with_its_config(refused, run, config, tmp_path):
     assert "holds something else" in refused("plan", config, "--rate", 0.5, "-o", plan)
 
 
+@pytest.mark.full
 def test_a_plan_of_a_filter_says_what_it_charges_and_how_long_records_last(
     run, refused, config, tmp_path
 ):
@@ -424,6 +424,7 @@ def test_without_client_sampling_there_is_nothing_to_pick(run, config, tmp_path,
     assert told["plan"] == told["server picks who takes part"] > 0
 
 
+@pytest.mark.full
 def test_accounts_of_the_other_unit_are_named(run, refused, config, tmp_path):
     place, clients = tmp_path / "accounts.db", tmp_path / "clients.db"
     assert run("train", config, "--ledger", place, "-o", tmp_path / "one", "--quiet").code == 0
@@ -444,6 +445,7 @@ def test_a_plan_made_without_a_ledger_does_not_spend_what_remains(run, refused, 
     )
 
 
+@pytest.mark.full
 def test_what_a_ledger_has_left_is_planned(run, refused, config, tmp_path):
     place, plan = tmp_path / "accounts.db", tmp_path / "next.json"
     train = ("train", config, "--ledger", place, "--quiet")
@@ -476,8 +478,9 @@ def test_what_a_ledger_has_left_is_planned(run, refused, config, tmp_path):
     assert "lifetime budget" in refused(*train, "-o", tmp_path / "three", code=1)
 
 
+@pytest.mark.full
 def test_a_config_that_spends_what_remains_names_its_ledger(run, refused, config, tmp_path):
-    config.write_text(CONFIG + '[ledger]\nlocation = "accounts.db"\n')
+    write_toml(config, changed(CONFIG, ledger__location="accounts.db"))
     assert (
         run(
             "train",
@@ -499,12 +502,13 @@ def test_a_config_that_spends_what_remains_names_its_ledger(run, refused, config
     assert "no.db" in refused(
         "plan", config, "--set", "ledger.spend=remaining", "--set", "ledger.location=no.db"
     )
-    config.write_text(CONFIG)
+    write_toml(config, CONFIG)
     assert "needs a ledger with record accounts" in refused(
         "plan", config, "--set", "ledger.spend=remaining"
     )
 
 
+@pytest.mark.full
 def test_no_torch(budgets, config):
     code = (
         "import sys; from fedspend.cli.main import main; assert main(['records', 'rates', "

@@ -26,6 +26,7 @@ def plan_file(plan, tmp_path):
     return path
 
 
+@pytest.mark.full
 def test_a_plan_for_discrete_noise_says_what_carries_its_guarantee(run, tmp_path):
     path = tmp_path / "discrete.json"
     terms = (
@@ -56,6 +57,7 @@ def test_a_plan_for_discrete_noise_says_what_carries_its_guarantee(run, tmp_path
     assert json.loads(run("verify", path, "--json").out)["ok"] is True
 
 
+@pytest.mark.full
 def test_a_sound_plan_passes(run, plan_file):
     outcome = run("verify", plan_file, "--colluders", "2")
     assert (outcome.code, outcome.err) == (0, "")
@@ -72,6 +74,7 @@ def test_a_sound_plan_passes(run, plan_file):
     assert "FAIL" not in outcome.out
 
 
+@pytest.mark.full
 def test_json_is_the_verification(run, plan, plan_file):
     outcome = run("verify", plan_file, "--json")
     assert (outcome.code, outcome.err) == (0, "")
@@ -190,6 +193,7 @@ def test_progress_is_shown_to_a_person_only(run, plan_file, monkeypatch):
     assert outcome.out.startswith("PASS")
 
 
+@pytest.mark.full
 def test_a_delta_that_permits_exposing_a_client_is_warned_of(run, tmp_path):
     import fedspend
     from fedspend.errors import FedspendWarning

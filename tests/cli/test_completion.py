@@ -64,6 +64,7 @@ def test_every_option_of_every_command_is_offered(found):
     assert check(build_parser()[0], "fedspend") > 100
 
 
+@pytest.mark.full(only=["bash"])
 @pytest.mark.parametrize("shell", WRITERS)
 def test_a_shell_reads_its_script(found, run, shell, tmp_path):
     outcome = run("completion", shell)

@@ -1,17 +1,17 @@
 """Generated bad input: whatever a config, a flag, a file or an argument holds, the answer is one
 line and the right exit code, and nothing is left behind.
 
-200 in `make test`, more with FEDSPEND_BAD_INPUTS=1000. The seed of each is its number, so that one
-that fails can be repeated alone. Not all of it is bad by chance: then the command may go through.
+200 in `make test-full`, more with FEDSPEND_BAD_INPUTS=1000. The seed of each is its number, so that
+one that fails can be repeated alone. Not all of it is bad by chance: then the command may go
+through.
 """
 
-import copy
 import os
 import random
 import warnings
 
 import pytest
-from tiny import TINY
+from lib.configs import small, write_toml
 
 from fedspend.basics.toml_text import config_text
 from fedspend.cli.main import main
@@ -58,7 +58,7 @@ FILES = {
 
 def a_config(draw, folder):
     """A config that trains, with something in it replaced, added, renamed or dropped."""
-    content = copy.deepcopy(TINY)
+    content = small()
     for _ in range(draw.choice((1, 1, 1, 2))):
         section = draw.choice([name for name in SECTIONS if name not in ("node",)])
         key = draw.choice(list(SECTIONS[section]))
@@ -103,7 +103,7 @@ def of_flags(draw, folder):
         if draw.random() < 0.8:
             argv.append(draw.choice(FLAG_VALUES))
     if name in ("train", "plan") and draw.random() < 0.5:
-        (folder / "good.toml").write_text(config_text(TINY))
+        write_toml(folder / "good.toml", small())
         argv.insert(1, str(folder / "good.toml"))
     return argv
 
@@ -118,7 +118,7 @@ def of_files(draw, folder):
     path = folder / f"file.{draw.choice(('csv', 'json', 'toml', 'npz', 'parquet', 'key'))}"
     path.write_bytes(body)
     good = folder / "good.toml"
-    good.write_text(config_text(TINY))
+    write_toml(good, small())
     terms = ["--rounds", "2", "--rate", "1", "--delta", "1e-3", "--quiet"]
     return draw.choice(
         (
@@ -145,6 +145,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize("seed", range(HOW_MANY))
 def test_a_bad_command_is_one_line_and_leaves_nothing_behind(seed, tmp_path, monkeypatch, capsys):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from lib.configs import write_toml
 
 import fedspend
-from fedspend.basics.toml_text import config_text
 
 
 @pytest.fixture
 def config(tiny, tmp_path):
     path = tmp_path / "tiny.toml"
-    path.write_text(config_text(tiny))
-    return path
+    return write_toml(path, tiny)
 
 
 @pytest.fixture

@@ -70,6 +70,7 @@ def test_no_record_decides_how_the_others_are_rounded(count):
         assert moved(summed, flat_vector(module), rows, labels) <= 1 + 1e-9, seed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("clip", [1e-18, 1.0])
 def test_no_record_moves_the_sum_by_more_than_the_clip(clip):
     """Nor by more than it has paid for, where each pays for the norm of its gradient."""

@@ -39,6 +39,7 @@ ids = st.one_of(
 )
 
 
+@pytest.mark.full
 @given(st.lists(ids, unique=True, min_size=2, max_size=8))
 def test_any_id_has_a_place_of_its_own_inside_the_folder(clients):
     folder = Path("runs/first.clients")

@@ -92,6 +92,7 @@ def plain(value):
     return type(value), value
 
 
+@pytest.mark.full
 @given(tasks())
 def test_a_task_survives_its_journey_to_the_last_bit(task):
     body = task.to_bytes()
@@ -135,6 +136,7 @@ def test_only_what_came_as_whole_numbers_is_taken_for_whole():
     assert not Contribution.from_bytes(halves.to_bytes()).whole
 
 
+@pytest.mark.full
 @given(st.sampled_from([8, 16, 31, 32]), st.lists(st.integers(-(2**40), 2**40), max_size=9))
 def test_on_the_grid_whole_numbers_travel_modulo_its_bits_and_take_half_the_room(bits, values):
     sent = Contribution("a", 3, np.array(values, dtype=np.float64))
@@ -162,6 +164,7 @@ def taken_in(kind, body):
     return None
 
 
+@pytest.mark.full
 @settings(max_examples=300)
 @given(tasks(), st.data())
 def test_damaged_tasks_are_refused_or_whole(task, data):
@@ -174,6 +177,7 @@ def test_damaged_tasks_are_refused_or_whole(task, data):
             assert found.to_bytes(), "what is taken in is a task in every part"
 
 
+@pytest.mark.full
 @settings(max_examples=200)
 @given(st.binary(max_size=120), ids, vectors, st.data())
 def test_damaged_contributions_are_refused_or_whole(foreign, client, vector, data):

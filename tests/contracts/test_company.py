@@ -120,6 +120,7 @@ def own(module, rows, labels, place, **how):
     return np.float64(only.norms[place]).tobytes() + total.tobytes()
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize("how", [{}, {"records": 2}, {"records": 288}], ids=["32", "1", "288"])
 @pytest.mark.parametrize("name", MODULES)
 def test_how_many_others_there_are_does_not_matter(name, how):
@@ -131,6 +132,7 @@ def test_how_many_others_there_are_does_not_matter(name, how):
         assert own(module, rows[last], labels[last], count - 1, **how) == alone, count
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("value", [0.0, 1e-42, 3e38, float("inf"), float("nan")])
 @pytest.mark.parametrize("name", [name for name in MODULES if name not in SLOW])
 def test_what_others_hold_does_not_matter(name, value):
@@ -144,6 +146,7 @@ def test_what_others_hold_does_not_matter(name, value):
         assert own(module, others, same, count - 1) == alone, count
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("records", [32, 288])
 @pytest.mark.parametrize("name", MODULES)
 def test_the_place_among_others_does_not_matter(name, records):
@@ -178,6 +181,7 @@ def cancelling(name, seed):
     return module, torch.rand(200, *shape)
 
 
+@pytest.mark.full(only=["cnn-16"])
 @pytest.mark.parametrize(
     ("name", "count"), [("lenet", 2), ("lenet", 6), ("lenet", 16), ("cnn", 16), ("mlp", 192)]
 )
@@ -203,13 +207,13 @@ def test_blocks_follow_from_the_plan_and_not_from_what_is_drawn():
 
 
 @pytest.mark.parametrize("name", ["odd sigmoid", "gated"])
-def test_where_place_decides_the_rounding_records_are_computed_one_by_one(name, monkeypatch):
-    """Blocks of 33 leave something over for the layers that treat ends in another way."""
+def test_where_blocks_have_an_end_place_decides_nothing_all_the_same(name, monkeypatch):
+    """Blocks of 33 leave something over for the layers that treat ends in another way. Whether they
+    do, and what is taken in their place, follows from the processor.
+    """
     module, rows, labels = made(name)
     for user in (gradients, gradient_chains):
         monkeypatch.setattr(user, "block_size", lambda *_: 33)
-    with single_threaded():
-        assert clipped_sum(module, 1.0).block(rows[0]) == 1
     alone = own(module, rows[:1], labels[:1], 0)
     assert own(module, rows[:33].roll(-1, 0), labels[:33].roll(-1), 32) == alone
     company.refuse_company(module, CLASSIFY, rows[:4], labels[0])
@@ -366,6 +370,7 @@ def chained(widths):
     return nn.Sequential(*layers[:-1])
 
 
+@pytest.mark.full(only=["narrow thrice"])
 @pytest.mark.parametrize("name", NARROW)
 def test_no_record_decides_how_the_others_are_rounded_in_narrow_chains(name):
     """Weights in each unit add up to zero, and what enters is the same: rounding decides."""

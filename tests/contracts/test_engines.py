@@ -184,6 +184,7 @@ def same(a: Outcome, b: Outcome) -> bool:
     return all(np.array_equal(x, y) for x, y in pairs)
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 @pytest.mark.parametrize("training", [STEPS, EPOCHS, MOMENTUM], ids=["steps", "epochs", "momentum"])
 def test_equals_the_loop_by_hand(
@@ -217,6 +218,7 @@ def test_clips_every_client_to_its_own_bound(bench: Bench, engine: str, model: s
     assert not reduced.clipped.all()
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_same_bits_from_run_to_run(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
@@ -281,6 +283,7 @@ def test_one_client_is_plain_sgd(bench: Bench, engine: str, model: str) -> None:
     assert close(reduced.total, (flat_vector(plain) - start).numpy())
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_statistics_follow_the_order_of_the_cohort(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
@@ -292,6 +295,7 @@ def test_statistics_follow_the_order_of_the_cohort(bench: Bench, engine: str, mo
     assert close(mixed.total, straight.total)
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_a_poisoned_client_is_flagged_and_counts_as_zero(
     bench: Bench, engine: str, model: str
@@ -321,6 +325,7 @@ def test_a_client_that_diverges_is_flagged(bench: Bench, engine: str) -> None:
     assert not reduced.total.any()
 
 
+@pytest.mark.full(but_every=4)
 @dense_models
 def test_engines_agree_over_several_rounds(bench: Bench, engine: str) -> None:
     module, start = bench.start("mlp")
@@ -347,6 +352,7 @@ def test_dropout_is_the_same_in_every_engine(bench: Bench) -> None:
     assert all(close(other.total, first.total) for other in others)
 
 
+@pytest.mark.full(only=["conv-training0", "conv-training1"])
 @pytest.mark.parametrize("training", [MOMENTUM, SHAPED])
 @pytest.mark.parametrize("model", ["mlp", "conv"])
 def test_workers_change_no_bit(
@@ -368,6 +374,7 @@ def test_workers_change_no_bit(
         assert all(same(a, b) for a, b in zip(results[0], other, strict=True))
 
 
+@pytest.mark.full
 def test_spawned_workers_give_the_same_bits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # pretend that forking is unsafe
     module, start = bench.start("mlp")
@@ -390,6 +397,7 @@ def test_threads_and_blocks_of_the_dense_engine_change_no_bit(
     assert all(same(results[0], other) for other in results[1:])
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 @pytest.mark.parametrize(
     "training", [SHAPED, SHAPED_MOMENTUM, LocalTraining(8, steps=6, shape=Shape(blur=0.8))]
@@ -446,6 +454,7 @@ def test_who_is_outside_is_decided_by_all_layers(bench: Bench, engine: str) -> N
     assert reduced.norms == pytest.approx([np.linalg.norm(update) for update in expected], rel=1e-5)
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_shaping_that_cannot_act_changes_no_bit(bench: Bench, engine: str, model: str) -> None:
     """A ball that nobody leaves, and a sparsity that keeps every value."""
@@ -459,6 +468,7 @@ def test_shaping_that_cannot_act_changes_no_bit(bench: Bench, engine: str, model
         )
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_lus_keeps_exactly_so_many_values_of_each_layer(
     bench: Bench, engine: str, model: str
@@ -477,6 +487,7 @@ def test_lus_keeps_exactly_so_many_values_of_each_layer(
             assert np.count_nonzero(here) == min(kept(size, lus), np.count_nonzero(before))
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_votes_are_cast_and_bounded_in_place_of_updates(
     bench: Bench, engine: str, model: str
@@ -530,6 +541,7 @@ def test_the_bit_says_who_was_within_the_clip_and_nothing_of_those_without_rows(
     assert found.answers.bits == 0.0
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_a_poisoned_client_is_flagged_although_shaped(
     bench: Bench, engine: str, model: str
@@ -556,26 +568,23 @@ class Fragile(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.sign.exists():
-            if self.how == "raise":
-                raise ValueError("no such layer")
             if self.how == "interrupt":
                 os.kill(self.parent, signal.SIGINT)
-                time.sleep(60)
+                time.sleep(600)
             if self.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
         result: torch.Tensor = self.inner(x)
         return result
 
 
-@pytest.mark.parametrize(("how", "words"), [("kill", "SIGKILL"), ("raise", "no such layer")])
 def test_a_failing_worker_is_a_clear_error_and_the_next_run_works(
-    bench: Bench, how: str, words: str, tmp_path: Path
+    bench: Bench, tmp_path: Path
 ) -> None:
     start = bench.start("mlp")[1]
-    engine = bench.engine("clientwise-2", Fragile(how, tmp_path / "now"), Data(), STEPS)
+    engine = bench.engine("clientwise-2", Fragile("kill", tmp_path / "now"), Data(), STEPS)
     before = engine.run(start, COHORT, 1, 0.1, free())
     (tmp_path / "now").touch()
-    with pytest.raises(workers.WorkerFailed, match=words):
+    with pytest.raises(workers.WorkerFailed, match="SIGKILL"):
         engine.run(start, COHORT, 1, 0.1, free())
     assert not multiprocessing.active_children()
     (tmp_path / "now").unlink()
@@ -604,7 +613,7 @@ def test_an_interrupt_leaves_no_worker(bench: Bench, tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert not multiprocessing.active_children()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 300, "it waited for what the workers do"
 
 
 ORPHANS = """
@@ -622,10 +631,11 @@ shared = RoundTask(1, np.zeros(10, dtype=np.float32), LocalTraining(batch_size=4
 engine = ClientwiseEngine(work, 2)
 list(engine.run([ClientTask(str(n), n, 1.0, shared) for n in range(4)]))
 print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
+@pytest.mark.full
 def test_workers_leave_when_the_parent_is_killed() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True
@@ -634,7 +644,7 @@ def test_workers_leave_when_the_parent_is_killed() -> None:
         pids = [int(word) for word in parent.stdout.readline().split()]
         parent.kill()
     assert len(pids) == 2
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and any(_running(pid) for pid in pids):
         time.sleep(0.1)
     assert not any(_running(pid) for pid in pids)
@@ -677,6 +687,7 @@ print(start.numel(), engine.name, peaks[1] - peaks[0])
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("layer", "engine"), [("relu", "dense"), ("tanh", "clientwise")])
 def test_memory_does_not_grow_with_the_cohort(layer: str, engine: str) -> None:
     """From 20 to 50 clients of 1.66M parameters: raw updates would grow by 190 MiB, in float64 by

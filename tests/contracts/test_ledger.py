@@ -38,6 +38,16 @@ def ledger(place):
 
 
 def test_a_run_from_admission_to_close(ledger):
+    check_a_run(ledger)
+
+
+def test_a_database_on_a_server_keeps_an_account(postgres):
+    """The one test of PostgreSQL that is quick; `place` brings in the others."""
+    with Ledger.create(postgres.new_database(), simulation=True) as ledger:
+        check_a_run(ledger)
+
+
+def check_a_run(ledger):
     plan = make_plan(5.0)
     admit(ledger, "one", plan)
     held = ledger.balances()
@@ -54,6 +64,21 @@ def test_a_run_from_admission_to_close(ledger):
     np.testing.assert_allclose(end.spent, 5.0, rtol=1e-6)
     assert np.all(end.spent <= 5.0)
     assert end.reserved.tolist() == end.remaining.tolist() == [0.0] * 4
+
+
+def test_an_old_copy_behind_another_name_is_noticed(tmp_path):
+    """The head is beside the file itself, and so is found through a link, too."""
+    path, link = tmp_path / "accounts.db", tmp_path / "link.db"
+    link.symlink_to(path)
+    with Ledger.create(path, simulation=True) as ledger:
+        ledger.register(["north"], [5.0], delta=1e-5)
+    old = path.read_bytes()
+    with Ledger.open(link, write=True) as ledger:
+        ledger.change(["north"], [1.0], reason="asked")
+    path.write_bytes(old)
+    for name in (path, link):
+        with pytest.raises(Refused, match=r"restored|does not contain|older"):
+            Ledger.open(name)
 
 
 def test_another_reader_sees_the_same(ledger, place):
@@ -523,6 +548,7 @@ def take(place, run, budget, barrier, results):
             results.put((run, "refused"))
 
 
+@pytest.mark.full(but=["sqlite-2"])
 @pytest.mark.parametrize("racers", [2, 8])
 def test_racing_for_the_last_of_a_budget(ledger, place, racers, tmp_path):
     """Two ask for all of it, eight for two fifths each: what fits when they come one by one is
@@ -546,7 +572,7 @@ def test_racing_for_the_last_of_a_budget(ledger, place, racers, tmp_path):
     ]
     for process in processes:
         process.start()
-    outcomes = [results.get(timeout=60)[1] for _ in processes]
+    outcomes = [results.get(timeout=600)[1] for _ in processes]
     for process in processes:
         process.join()
     assert outcomes.count("granted") == fits

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from contracts.workshop import Lossy
-from scipy import stats
+from lib.noise import has_deviation
 from torch import nn
 
 from fedspend.client.task import LocalTraining
@@ -74,18 +74,13 @@ def release(
     return kept.release.update * 2.0, kept.statistics
 
 
-def planned(noise: np.ndarray, level: float = 1e-7) -> bool:
-    """Whether the variance is the planned one, as far as a sample of this size can tell."""
-    low, high = stats.chi2.ppf([level / 2, 1 - level / 2], noise.size)
-    return bool(low <= (noise.astype(np.float64) ** 2).sum() / DEVIATION**2 <= high)
-
-
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize("source", ["seeded", "os"])
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("lost", LOST)
 def test_the_noise_is_the_planned_one_whoever_answered(noise: str, lost: str, source: str) -> None:
     found, statistics = release(noise, source, drop=LOST[lost])
-    assert planned(found)
+    assert has_deviation(found, DEVIATION)
     assert {
         client: why for client, why in statistics.get("reports", {}).items() if why == NO_ANSWER
     } == dict.fromkeys(LOST[lost], NO_ANSWER)
@@ -94,7 +89,7 @@ def test_the_noise_is_the_planned_one_whoever_answered(noise: str, lost: str, so
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_damaged_answer_is_topped_up_like_a_lost_one(noise: str) -> None:
     found, statistics = release(noise, "seeded", drop=CLIENTS[:1], corrupt=CLIENTS[4:6])
-    assert planned(found)
+    assert has_deviation(found, DEVIATION)
     assert statistics["discarded"] == 3
     assert "damaged" in statistics["reports"][CLIENTS[4]]
 
@@ -106,9 +101,9 @@ def test_counting_noise_that_never_came_would_be_noticed(monkeypatch: pytest.Mon
         answers = gather(tasks, replies, size, **how)
         return replace(answers, received_variance=len(tasks) * tasks[0].shared.own_deviation ** 2)
 
-    assert planned(release("distributed", "seeded", drop=LOST["half"])[0])
+    assert has_deviation(release("distributed", "seeded", drop=LOST["half"])[0], DEVIATION)
     monkeypatch.setattr(rounds, "gather", trusting)
-    assert not planned(release("distributed", "seeded", drop=LOST["half"])[0])
+    assert not has_deviation(release("distributed", "seeded", drop=LOST["half"])[0], DEVIATION)
 
 
 def test_counting_an_answer_twice_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +116,6 @@ def test_counting_an_answer_twice_would_be_noticed(monkeypatch: pytest.MonkeyPat
         self._total += reply.contribution.vector
         self._answered[reply.contribution.client] = None
 
-    assert planned(release("distributed", "seeded")[0])
+    assert has_deviation(release("distributed", "seeded")[0], DEVIATION)
     monkeypatch.setattr(Tally, "add", add)
-    assert not planned(release("distributed", "seeded")[0])
+    assert not has_deviation(release("distributed", "seeded")[0], DEVIATION)

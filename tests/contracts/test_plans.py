@@ -15,6 +15,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from lib.configs import changed, small, write_toml
 
 import fedspend
 import fedspend.cli.views
@@ -30,68 +31,60 @@ from fedspend.records import RecordPlan, verify_records
 from fedspend.report.html import write_report
 from fedspend.verification.verify import verify_clients
 
-DATA = """
-[data]
-name = "synthetic"
-examples = 60
-features = 4
-classes = 3
-clients = 3
-partition = "iid"
-[model]
-name = "logistic"
-[train]
-rounds = 4
-local_steps = 5
-lr = 0.3
-seed = 2
-"""
-OF_CLIENTS = (
-    DATA
-    + """batch_size = 8
-[privacy]
-groups = [{epsilon = 4.0, share = 1}, {epsilon = 12.0, share = 2}]
-delta = 1e-3
-rate = 0.8
-clip = 0.5
-accountant = "rdp"
-"""
+TRAIN = {"rounds": 4, "local_steps": 5, "lr": 0.3, "seed": 2}
+OF_CLIENTS = small(
+    "plain",
+    data__classes=3,
+    data__clients=3,
+    method=None,
+    privacy={
+        "groups": [{"epsilon": 4.0, "share": 1}, {"epsilon": 12.0, "share": 2}],
+        "delta": 1e-3,
+        "rate": 0.8,
+        "clip": 0.5,
+        "accountant": "rdp",
+    },
+    train=TRAIN | {"batch_size": 8},
 )
-OF_RECORDS = (
-    DATA
-    + """[privacy]
-preferences = "three-levels"
-delta = 1e-3
-noise_multiplier = 4.0
-clip = 0.7
-"""
+OF_RECORDS = small(
+    "record", data__features=4, data__clients=3, privacy__clip=0.7, privacy__rate=0.8, train=TRAIN
 )
 # config, unit, headline, and what else tells this kind from the others
 KINDS = {
     "rdp": (OF_CLIENTS, "client", "optimal", {"accountant": "rdp", "discrete": False}),
-    "pld": (OF_CLIENTS.replace("rdp", "pld"), "client", "optimal", {"accountant": "pld"}),
-    "auto": (OF_CLIENTS.replace("rdp", "auto"), "client", "optimal", {"accountant": "pld"}),
-    "discrete": (OF_CLIENTS + 'noise = "discrete"\n', "client", "optimal", {"discrete": True}),
+    "pld": (
+        changed(OF_CLIENTS, privacy__accountant="pld"),
+        "client",
+        "optimal",
+        {"accountant": "pld"},
+    ),
+    "auto": (
+        changed(OF_CLIENTS, privacy__accountant="auto"),
+        "client",
+        "optimal",
+        {"accountant": "pld"},
+    ),
+    "discrete": (
+        changed(OF_CLIENTS, privacy__noise="discrete"),
+        "client",
+        "optimal",
+        {"discrete": True},
+    ),
     "time-adaptive": (
-        OF_CLIENTS + 'saving_rate = 0.4\n[method]\nname = "time-adaptive"\n',
+        changed(OF_CLIENTS, privacy__saving_rate=0.4, method__name="time-adaptive"),
         "client",
         "spend-as-you-go",
         {"filters": False},
     ),
-    "rpdp": (
-        OF_RECORDS + 'rate = 0.8\n[method]\nname = "rpdp"\n',
-        "record",
-        "rpdp, uniform",
-        {"filters": False},
-    ),
+    "rpdp": (OF_RECORDS, "record", "rpdp, uniform", {"filters": False}),
     "filter by clip": (
-        OF_RECORDS + 'rate = 0.8\n[method]\nname = "filter"\n',
+        changed(OF_RECORDS, method__name="filter"),
         "record",
         "filter by clip, uniform",
         {"filters": True, "by_norm": False},
     ),
     "filter by norm": (
-        OF_RECORDS + '[method]\nname = "filter"\ncharge = "norm"\n',
+        changed(OF_RECORDS, method={"name": "filter", "charge": "norm"}, privacy__rate=None),
         "record",
         "filter by norm, uniform",
         {"filters": True, "by_norm": True},
@@ -117,7 +110,7 @@ class Made:
 def made(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plan")
     config, file = folder / "run.toml", folder / "plan.json"
-    config.write_text(KINDS[request.param][0])
+    write_toml(config, KINDS[request.param][0])
     assert main(["plan", str(config), "--output", str(file), "--quiet"]) == 0
     return Made(request.param, config, file, load_any_plan(file))
 
@@ -224,6 +217,7 @@ def test_the_other_kind_of_plan_does_not_take_it(made):
 # --- the independent check ---
 
 
+@pytest.mark.full(only=["rdp", "pld", "discrete"])
 def test_a_sound_plan_verifies_by_object_and_by_file(made):
     by_object, by_file = fedspend.verify(made.plan), fedspend.verify(str(made.file))
     assert by_object.ok
@@ -233,11 +227,13 @@ def test_a_sound_plan_verifies_by_object_and_by_file(made):
     assert len(by_object.observers) > made.plan.promised_observers
 
 
+@pytest.mark.full(only=["rdp", "pld", "auto", "discrete"])
 def test_its_own_verifier_says_the_same(made):
     own = {"client": verify_clients, "record": verify_records}[made.unit](made.plan)
     assert own.to_dict() == fedspend.verify(made.plan).to_dict() == made.plan.verify().to_dict()
 
 
+@pytest.mark.full(only=["pld", "auto", "discrete"])
 def test_sampling_more_than_was_paid_for_is_caught(made):
     # everyone is always sampled, and stops when its squared norms add up to so much
     if made.plan.by_norm:
@@ -253,6 +249,7 @@ def test_sampling_more_than_was_paid_for_is_caught(made):
     assert verdict.failures
 
 
+@pytest.mark.full(only=["rdp", "pld", "auto", "discrete"])
 def test_less_noise_than_was_paid_for_is_caught(made):
     tables = dataclasses.replace(
         made.plan.schedules, noise_multiplier=made.plan.schedules.noise_multiplier * 0.98
@@ -275,6 +272,7 @@ def test_a_claim_above_the_budget_is_caught(made):
     assert any(name in verdict.failures[0] for name in ("claims", "budget"))
 
 
+@pytest.mark.full(only=["pld", "auto"])
 def test_a_forged_file_fails_and_exits_1(made, tmp_path, fedspend_says):
     file = tmp_path / "forged.json"
     forged(made.plan, epsilon=made.plan.schedules.epsilon * 0.9).save(file)
@@ -320,6 +318,7 @@ def test_a_plan_for_another_ledger_is_refused(made):
         check_planned_on(None, elsewhere)
 
 
+@pytest.mark.full(only=["rpdp"])
 def test_rounds_planned_anew_claim_no_more(made):
     plan, units = made.plan, len(made.plan.names)
     nothing = {
@@ -351,6 +350,7 @@ def test_rounds_planned_anew_claim_no_more(made):
 # --- commands, runs and reports ---
 
 
+@pytest.mark.full(only=["pld", "auto"])
 def test_the_command_line_shows_makes_and_checks_it(made, tmp_path, fedspend_says):
     code, out = fedspend_says("plan", made.config, "--plot", tmp_path / "plan.svg")
     assert code == 0
@@ -366,6 +366,7 @@ def test_the_command_line_shows_makes_and_checks_it(made, tmp_path, fedspend_say
     assert (code, json.loads(out)["plan_hash"]) == (0, made.plan.hash)
 
 
+@pytest.mark.full(only=["pld", "rpdp"])
 def test_a_run_takes_it_and_its_report_and_account_name_its_units(made, tmp_path, fedspend_says):
     result = fedspend.train(made.config, plan=made.plan, output=tmp_path / "run")
     assert result.plan.hash == made.plan.hash
@@ -423,6 +424,7 @@ def test_every_unit_has_its_views(views):
     assert tuple(views) == get_args(Unit) == tuple(OF_UNIT)
 
 
+@pytest.mark.full
 def test_nobody_asks_for_the_type_of_a_plan():
     """Whoever has a plan asks it; a place that takes one kind only says so with `expect`."""
     found = []

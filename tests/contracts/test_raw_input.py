@@ -27,6 +27,7 @@ from contracts.raw_files import (
     with_split,
     write_rows,
 )
+from lib.configs import small
 
 from fedspend.client.rows import Rows as OwnRows
 from fedspend.client.state import MemoryStates
@@ -68,19 +69,17 @@ def write(
     (folder / "budgets.csv").write_text(
         "client,epsilon\n" + "".join(f"{name},{epsilon}\n" for name, epsilon in BUDGETS.items())
     )
-    return {
-        "data": with_split(data, rows) if split else data,
-        "model": {"name": "logistic"},
-        "method": {"name": "idp-fedavg"},
-        "privacy": {
-            "budgets": str(folder / "budgets.csv"),
-            "delta": 1e-3,
-            "rate": 1.0,
-            "clip": 0.2,
-            "randomness": "seeded",
-        },
-        "train": {"rounds": 3, "batch_size": 8, "lr": 0.5},
+    privacy = {
+        "budgets": str(folder / "budgets.csv"),
+        "delta": 1e-3,
+        "rate": 1.0,
+        "clip": 0.2,
+        "randomness": "seeded",
     }
+    train = {"rounds": 3, "batch_size": 8, "lr": 0.5}
+    return small(
+        "plain", data=with_split(data, rows) if split else data, privacy=privacy, train=train
+    )
 
 
 def contributions(config: dict[str, Any]) -> dict[str, Given]:
@@ -145,6 +144,7 @@ def check(
     assert metrics == {"evaluation" not in options}
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.filterwarnings("ignore:noise on a class")
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("method", METHODS)
@@ -162,6 +162,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.full(but_every=2)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_of_training(tmp_path: Path, option: str) -> None:
     check(tmp_path, OPTIONS[option])
@@ -170,6 +171,7 @@ def test_every_option_of_training(tmp_path: Path, option: str) -> None:
 PRIVATE: dict[str, Any] = {"evaluation": {"mode": "private"}}
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("engine", ["local", "reference"])
 @pytest.mark.parametrize("noise", NOISES)
 def test_every_noise_and_engine_with_a_private_metric(
@@ -226,6 +228,7 @@ def read_as(kind: str, method: str) -> tuple[dict[str, Any], str, bool]:
     return merged({"method": {"name": method}} | options, REAL), form, split
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.filterwarnings("ignore:noise on a class")
 @pytest.mark.parametrize("kind", DATA)
 @pytest.mark.parametrize("method", READ_BY)
@@ -249,6 +252,7 @@ TARGETS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.full(only=["next token"])
 @pytest.mark.parametrize("kind", TARGETS)
 def test_every_kind_of_target_of_a_real_run(tmp_path: Path, kind: str) -> None:
     options, form = TARGETS[kind]
@@ -405,6 +409,19 @@ BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] 
 }
 
 
+@pytest.mark.full(
+    but=[
+        "idp-fedavg-draws over the pool-hold-out",
+        "adaptive-clip-draws over the pool-private metric",
+        "ae-dpfl-learns a scale-bounds",
+        "idp-fedavg-learns a scale-natural, with a guest",
+        "adaptive-clip-learns a scale-column of test rows",
+        "ae-dpfl-learns a scale-arrays",
+        "idp-fedavg-learns a scale-words and missing cells",
+        "idp-fedavg-centres features-features of images",
+        "idp-fedavg-fills in means-words and missing cells",
+    ]
+)
 @pytest.mark.filterwarnings("ignore:noise on a class")
 @pytest.mark.parametrize(
     ("method", "broken", "kind"),

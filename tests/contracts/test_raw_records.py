@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contracts.raw_files import Row, merged, mixed, repeatable, rows_of, with_split, write_rows
+from lib.configs import small
 
 from fedspend.basics.arrays import FloatArray
 from fedspend.basics.tensors import unpack
@@ -113,20 +114,20 @@ def write(
     ]
     header = "record,client,epsilon" if listed else "record,epsilon"
     (folder / "budgets.csv").write_text("\n".join([header, *lines]) + "\n")
-    return {
-        "data": with_split(data, rows) if split else data,
-        "model": {"name": "logistic"},
-        "method": {"name": "rpdp"},
-        "privacy": {
-            "budgets": str(folder / "budgets.csv"),
-            "delta": 1e-3,
-            "clip": CLIP,
-            "randomness": "os",
-        }
-        | ({} if suggested else {"noise_multiplier": 2.0}),
-        # with this seed the victim is drawn under every method
-        "train": {"rounds": ROUNDS, "local_steps": STEPS, "lr": 0.5, "seed": 2},
+    privacy = {
+        "budgets": str(folder / "budgets.csv"),
+        "delta": 1e-3,
+        "clip": CLIP,
+        "randomness": "os",
     }
+    return small(
+        "record",
+        data=with_split(data, rows) if split else data,
+        privacy=privacy | ({} if suggested else {"noise_multiplier": 2.0}),
+        # with its seed the victim is drawn under every method
+        train__rounds=ROUNDS,
+        train__local_steps=STEPS,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +250,7 @@ def check(
         assert not any(total.any() for total in found["all missing"].own().values())
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("randomness", ["os", "seeded"])
 def test_every_method_for_records(
@@ -288,6 +290,7 @@ LISTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("kind", LISTED)
 def test_every_way_of_reading_the_records_of_a_real_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -296,6 +299,7 @@ def test_every_way_of_reading_the_records_of_a_real_run(
     check(tmp_path, monkeypatch, options, HELD | THERE, **files)
 
 
+@pytest.mark.full(only=["rpdp"])
 @pytest.mark.parametrize("method", ["rpdp", "filter by clip"])
 def test_noise_and_rates_that_are_suggested_come_from_the_roster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str

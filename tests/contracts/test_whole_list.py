@@ -12,6 +12,7 @@ import torch
 from contracts.test_optimisers import WAYS, training
 from contracts.test_tasks import CASES, SIZES, TOKENS, drawn, fast_engines, played_with, work_of
 from contracts.workshop import ENGINES, RANDOMNESS, outcome, tasks_for
+from lib.runs import killed
 
 import fedspend
 from fedspend.client.task import LocalTraining
@@ -82,6 +83,7 @@ def check_independent(work: Workload, engines: list[str], how: LocalTraining, *,
                     assert same, (engine, change, client)
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_optimiser_lets_a_client_depend_on_others(way):
     check_independent(
@@ -89,6 +91,7 @@ def test_no_optimiser_lets_a_client_depend_on_others(way):
     )
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("name", CASES)
 def test_no_loss_lets_a_client_depend_on_others(name):
     check_independent(work_of(name), fast_engines(name), FEW, tokens=name in TOKENS)
@@ -125,6 +128,7 @@ def one_step(engine: str, work: Workload) -> dict[str, np.ndarray]:
         made.close()
 
 
+@pytest.mark.full(only=["resnet18"])
 @pytest.mark.parametrize("model", SHAPES)
 def test_every_model_is_the_same_in_every_engine_and_depends_on_nobody_else(model):
     wanted = one_step("reference", work_with(model))
@@ -142,10 +146,6 @@ def test_every_model_is_the_same_in_every_engine_and_depends_on_nobody_else(mode
 ROUNDS = 3
 
 
-class Killed(Exception):
-    """The process ends here."""
-
-
 @pytest.fixture(scope="module")
 def plan():
     return fedspend.plan(
@@ -160,11 +160,7 @@ def runs_the_same_after_a_kill(tmp_path, plan, name, **options):
     rows = features.long() if name in TOKENS else features
     clients = [(rows[shard].numpy(), targets[shard].numpy()) for shard in shards]
 
-    def go(folder, *, at=None, resume=False):
-        def die(line, _rounds):
-            if line["round"] == at:
-                raise Killed
-
+    def go(folder, *, resume=False):
         fedspend.train(
             clients=clients,
             model=drawn(name)[1],
@@ -174,7 +170,6 @@ def runs_the_same_after_a_kill(tmp_path, plan, name, **options):
             metrics=[] if task.own else None,
             output=tmp_path / folder,
             resume=resume,
-            on_round=die,
             **(
                 {"lr": 0.1, "batch_size": 4, "local_steps": 2, "randomness": "seeded", "seed": 3}
                 | options
@@ -182,28 +177,31 @@ def runs_the_same_after_a_kill(tmp_path, plan, name, **options):
         )
 
     go("whole")
-    with pytest.raises(Killed):
-        go("killed", at=1)
-    with pytest.raises(Killed):
-        go("killed", at=2, resume=True)
+    with killed(round=1):
+        go("killed")
+    with killed(round=2):
+        go("killed", resume=True)
     go("killed", resume=True)
     for file in ("metrics.jsonl", "checkpoint.safetensors", "model.safetensors"):
-        whole, killed = ((tmp_path / one / file).read_bytes() for one in ("whole", "killed"))
-        assert whole == killed, file
+        whole, again = ((tmp_path / one / file).read_bytes() for one in ("whole", "killed"))
+        assert whole == again, file
 
 
+@pytest.mark.full(but=["squared", "multi-label"])
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize("name", CASES)
 def test_every_loss_and_model_goes_on_after_a_kill_to_the_bit(name, tmp_path, plan):
     runs_the_same_after_a_kill(tmp_path, plan, name)
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize("way", WAYS)
 def test_every_optimiser_goes_on_after_a_kill_to_the_bit(way, tmp_path, plan):
     runs_the_same_after_a_kill(tmp_path, plan, "squared", **WAYS[way])
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize("name", SERVER_STEPS.names)
 def test_every_optimiser_of_the_server_goes_on_after_a_kill_to_the_bit(name, tmp_path, plan):

@@ -115,6 +115,7 @@ def test_validation_takes_training_rows_in_place_of_test_rows():
     assert not np.array_equal(other.features, data.features)
 
 
+@pytest.mark.full
 @given(
     st.lists(st.integers(0, 4), min_size=3, max_size=80), st.floats(0.2, 0.8), st.integers(0, 2**31)
 )

@@ -77,6 +77,7 @@ def test_label_shards_deal_every_row_once_and_few_labels(labels, data, each, see
     )
 
 
+@pytest.mark.full
 @settings(deadline=None)
 @given(LABELS, st.data(), st.integers(0, 2**40))
 def test_few_classes_deal_every_row_once_and_every_class_equally(labels, data, seed):
@@ -227,9 +228,9 @@ def test_another_seed_deals_otherwise():
 
 def test_ten_thousand_clients_are_cheap_and_share_the_features():
     data = labelled(np.arange(60_000) % 10)
-    start = time.perf_counter()
+    start = time.process_time()
     federation = partition(data, clients=10_000, kind="dirichlet", seed=0, alpha=0.1)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2  # 0.06 on one quiet core
     assert federation.dataset is data
     assert sum(rows.nbytes for rows in federation.shards) == 60_000 * 8
 

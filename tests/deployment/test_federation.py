@@ -4,7 +4,6 @@ and SuperLink are killed, and the model is still that of one machine, bit for bi
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from deployment.watching import (
     changed,
     logs,
     wait_for_rounds,
+    wait_until,
 )
 from safetensors.numpy import load_file
 
@@ -86,5 +86,4 @@ def test_a_federation_that_is_killed_and_resumed_ends_with_the_model_of_one_mach
     accounts = {client: made.node(client) / "ledger.db" for client in made.clients}
     agree(made.folder / "server" / "ledger.db", run, accounts)
     assert (run / "report.html").exists()
-    time.sleep(1)
-    assert [pid for pid in ours if alive(pid)] == []
+    wait_until(lambda: not any(alive(pid) for pid in ours), "the end of all processes", 60.0)

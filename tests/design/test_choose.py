@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lib.configs import changed, small, write_toml
 
 import fedspend
 from fedspend.cli.main import main
@@ -32,25 +33,18 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.influence import Course
 from fedspend.planning.plan import Plan
 
-BASE = {
-    "data": {
-        "name": "synthetic",
-        "examples": 300,
-        "features": 4,
-        "classes": 2,
-        "clients": 12,
-        "partition": "iid",
-    },
-    "model": {"name": "logistic"},
-    "method": {"name": "idp-fedavg"},
-    "privacy": {
+BASE = small(
+    "plain",
+    data__examples=300,
+    data__clients=12,
+    privacy={
         "groups": [{"epsilon": 4.0, "share": 0.5}, {"epsilon": 12.0, "share": 0.5}],
         "delta": 1e-3,
         "rate": 0.5,
         "accountant": "rdp",
     },
-    "train": {"rounds": 6, "local_steps": 3, "batch_size": 8, "lr": 0.5, "seed": 3},
-}
+    train={"rounds": 6, "local_steps": 3, "batch_size": 8, "lr": 0.5, "seed": 3},
+)
 # axes that stay as they are, so that a test compares what it is about
 STILL = {
     "train.rounds": [6],
@@ -162,6 +156,7 @@ def test_theory_finds_the_best_of_the_whole_grid(distance):
     assert max(map(theory.value, grid)) == pytest.approx(theory.value(found.best), rel=1e-9)
 
 
+@pytest.mark.full
 def test_a_longer_way_takes_more_rounds():
     vary = {**STILL, "train.rounds": [1, 2, 4, 8, 16, 32]}
     near, far = (
@@ -171,6 +166,7 @@ def test_a_longer_way_takes_more_rounds():
     assert near.best["train.rounds"] < far.best["train.rounds"]
 
 
+@pytest.mark.full
 def test_theory_plans_optimal_for_the_contraction_that_it_assumes():
     found = choose(base(), vary={**STILL, "policy": ["optimal"]}, **GIVEN)
     assert found.plan.parameters["expected"]["contraction"] == 0.8
@@ -190,6 +186,7 @@ def test_what_each_choice_is_worth_changes_one_thing():
 # --- every candidate is planned exactly -----------------------------------------------------------
 
 
+@pytest.mark.full
 def test_every_usual_candidate_spends_its_budgets_and_no_more():
     """Individual rates, saving by rate and by noise, and rate 1: all by the real planner."""
     config = config_of(base())
@@ -291,6 +288,7 @@ QUICK = {**STILL, "train.lr": [0.001, 0.5]}
 GENEROUS = {"groups": [{"epsilon": 100.0, "share": 0.5}, {"epsilon": 200.0, "share": 0.5}]}
 
 
+@pytest.mark.full
 def test_a_simulation_finds_the_learning_rate_that_was_planted(tmp_path):
     config = base(train={"lr": 0.001}, privacy=GENEROUS)
     found = choose(config, vary=QUICK, simulate=True, propose=False, folder=tmp_path / "d", seeds=2)
@@ -360,6 +358,7 @@ def with_data(name: str) -> dict:
     return {**base(), "data": {"name": name, "clients": 12, "partition": "iid"}}
 
 
+@pytest.mark.full
 def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
     vary = {**QUICK, "privacy.rate": [0.5, 1.0]}
     kwargs = {"vary": vary, "simulate": True, "propose": False, "seeds": 2}
@@ -398,6 +397,7 @@ def test_a_folder_of_another_search_is_refused(tmp_path):
         choose(base(train={"batch_size": 4}), folder=tmp_path / "d", **kwargs)
 
 
+@pytest.mark.full
 def test_a_setting_that_is_refused_is_recorded_and_not_chosen():
     saving = [{"epsilon": 100.0, "share": 1.0, "saving_rate": 0.2, "transition": 5}]
     found = choose(
@@ -411,6 +411,7 @@ def test_a_setting_that_is_refused_is_recorded_and_not_chosen():
     assert "transition must be a round from 1 to 3" in found.tried[-1].refused
 
 
+@pytest.mark.full
 def test_a_training_that_diverges_is_not_chosen():
     found = choose(
         base(privacy={**GENEROUS, "clip": 1e30}),
@@ -422,6 +423,7 @@ def test_a_training_that_diverges_is_not_chosen():
     assert found.best["privacy.clip"] == 1.0
 
 
+@pytest.mark.full
 def test_a_simulation_begins_with_theory_if_that_is_better():
     vary = {**STILL, "train.lr": [0.5], "privacy.clip": [0.01, 1.0]}
     found = choose(base(privacy={**GENEROUS, "clip": 0.01}), vary=vary, simulate=True, seeds=1)
@@ -578,28 +580,6 @@ def test_configs_that_cannot_be_compared_are_refused(sections, message):
 
 # --- the command ----------------------------------------------------------------------------------
 
-CONFIG = """
-[data]
-name = "synthetic"
-examples = 300
-features = 4
-classes = 2
-clients = 12
-partition = "iid"
-[model]
-name = "logistic"
-[method]
-name = "idp-fedavg"
-[privacy]
-epsilon = 6
-delta = 1e-3
-rate = 0.5
-[train]
-rounds = 6
-local_steps = 3
-batch_size = 8
-lr = 0.5
-"""
 QUICKLY = ["--vary", "policy=uniform,optimal", "--vary", "train.rounds=3,6"]
 QUICKLY += ["--vary", "privacy.rate=0.5", "--vary", "schedule=constant"]
 QUICKLY += ["--vary", "train.tail_average=1", "--vary", "privacy.clip=1"]
@@ -608,10 +588,12 @@ QUICKLY += ["--vary", "train.tail_average=1", "--vary", "privacy.clip=1"]
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("run.toml").write_text(CONFIG)
+    privacy = {"epsilon": 6.0, "delta": 1e-3, "rate": 0.5}
+    write_toml(Path("run.toml"), changed(BASE, privacy=privacy, train__seed=None))
     return "run.toml"
 
 
+@pytest.mark.full
 def test_the_command_shows_writes_and_the_config_trains(config, capsys):
     assert main(["design", "choose", config, *QUICKLY, "--write", "best.toml"]) == 0
     said = capsys.readouterr().out
@@ -623,6 +605,7 @@ def test_the_command_shows_writes_and_the_config_trains(config, capsys):
     assert tomllib.loads(text)["data"]["clients"] == 12
 
 
+@pytest.mark.full
 def test_the_command_simulates_and_prints_json(config, capsys):
     args = ["design", "choose", config, "--simulate", "--vary", "train.lr=0.01,0.5", *QUICKLY]
     assert main([*args, "--seeds", "1", "--most", "4", "-o", "d", "--json"]) == 0
@@ -660,7 +643,8 @@ def test_the_command_simulates_and_prints_json(config, capsys):
 )
 @pytest.mark.usefixtures("config")
 def test_flags_that_do_not_fit_are_refused(capsys, args, message):
+    before = Path("run.toml").read_bytes()
     assert main(["design", *args]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
     assert not Path("best.json").exists()
-    assert Path("run.toml").read_text() == CONFIG
+    assert Path("run.toml").read_bytes() == before

@@ -20,6 +20,7 @@ FLAGS = ["--epsilon", "2:3,8:2", "--delta", "1e-3", "--rounds", "8", "--rate", "
 BUDGETS = [2.0] * 3 + [8.0] * 2
 
 
+@pytest.mark.full
 def test_every_number_of_the_map_is_what_a_plan_states():
     request = PlanRequest(np.array(BUDGETS), tuple("abcde"), method="idp-fedavg", **TERMS)
     seen = []
@@ -41,6 +42,7 @@ def test_every_number_of_the_map_is_what_a_plan_states():
     assert f"{ratio[-1, 0]:.2f}" in words
 
 
+@pytest.mark.full
 def test_the_command_writes_the_map(tmp_path, capsys):
     for name in ("gain.png", "gain.svg"):
         assert main(["plan", *FLAGS, "--gain-map", str(tmp_path / name), "--json"]) == 0

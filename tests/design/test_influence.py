@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lib.configs import changed, small, write_toml
 
 import fedspend
 from fedspend.cli.main import main
@@ -19,39 +20,21 @@ from fedspend.server.methods.base import Release
 from fedspend.server.methods.fedavg import FedAvg
 from fedspend.server.rounds import Server, begin, step
 
-CONFIG = """
-[data]
-name = "synthetic"
-examples = 200
-features = 5
-classes = 2
-clients = 10
-partition = "iid"
-[model]
-name = "logistic"
-[method]
-name = "time-adaptive"
-[privacy]
-epsilon = 8
-delta = 1e-3
-rate = 0.9
-policy = "optimal"
-[train]
-rounds = 6
-local_steps = 4
-batch_size = 8
-lr = 0.5
-"""
-
-
+CONFIG = small(
+    "plain",
+    data__examples=200,
+    data__features=5,
+    data__clients=10,
+    method__name="time-adaptive",
+    privacy={"epsilon": 8, "delta": 1e-3, "rate": 0.9, "policy": "optimal"},
+    train={"rounds": 6, "local_steps": 4, "batch_size": 8, "lr": 0.5},
+)
 HEAD = '{"format": "fedspend-influence", '
 
 
 @pytest.fixture
 def config(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text(CONFIG)
-    return path
+    return write_toml(tmp_path / "run.toml", CONFIG)
 
 
 def quadratic(
@@ -112,6 +95,7 @@ def test_directions_in_which_the_loss_is_flat_hide_contraction():
     assert np.array_equal(measured_on(trial, 2, "model").influence, found.own.of_model)
 
 
+@pytest.mark.full
 def test_a_tail_is_proposed_where_it_lowers_the_loss_with_its_noise():
     """Exact on a quadratic: what noise adds is its variance times the curvature, and a tail lags
     behind; so a long tail is for much noise, and the last iterate for little.
@@ -154,6 +138,7 @@ def test_many_rounds_are_read_off_between_those_that_were_pushed():
     assert np.allclose(found.own.of_model, trial.course.influence(0.95), atol=0.01)
 
 
+@pytest.mark.full
 def test_a_real_config_is_measured_and_planned_with(config, tmp_path, capsys):
     out = tmp_path / "influence.json"
     assert main(["design", "influence", str(config), "-o", str(out), "--json"]) == 0
@@ -189,9 +174,8 @@ def test_a_real_config_is_measured_and_planned_with(config, tmp_path, capsys):
 
 
 def _sections():
-    import tomllib
 
-    return tomllib.loads(CONFIG)
+    return changed(CONFIG)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedspend
 from fedspend import design
 from fedspend.design.answers import best_under_budget, theory_answer
 from fedspend.errors import InvalidInput, Refused
@@ -203,6 +204,7 @@ def test_objectives_refuse_what_is_out_of_range(bad):
 # --- theory with the real accountant ---
 
 
+@pytest.mark.full
 def test_the_best_rounds_under_a_real_budget_beat_all_others():
     terms = {"k": 3000.0, "rate": 0.5, "clients": 200}
     found = best_under_budget(5, delta=1e-5, max_rounds=60, clip=0.3, **terms)
@@ -238,3 +240,14 @@ def test_the_answer_shows_epsilon_beside_the_proxy():
         theory_answer(k=22, clients=200, max_rounds=100, delta=1e-5)
     with pytest.raises(InvalidInput, match="needs a delta"):
         theory_answer(k=22, rate=1, clients=200, max_rounds=100, max_epsilon=5)
+
+
+def test_the_config_that_is_printed_is_planned_with_the_noise_it_states(tmp_path):
+    asked = {"k": 25, "rate": 0.5, "clients": 400, "delta": 1e-5, "clip": 0.3}
+    answer = theory_answer(**asked, max_rounds=200, max_epsilon=5)
+    path = tmp_path / "config.toml"
+    path.write_text(answer["config"])
+    plan = fedspend.plan(config=path)
+    assert plan.rounds == answer["recommended"]["rounds"]
+    stated = answer["recommended"]["noise_multiplier"]
+    assert plan.noise_multiplier == pytest.approx(stated, rel=1e-5)

@@ -116,6 +116,13 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.full(
+    only=[
+        "0.1-600-0.9-1-0.0-1.0-None",
+        "0.01-6000-0.9-1-0.0-1.0-None",
+        "0.01-6000-0.7-2-0.0-1.0-None",
+    ]
+)
 @pytest.mark.parametrize(("rate", "clients", "rho", "tail", "momentum", "end", "clips"), SETTINGS)
 def test_measured_noise_is_the_predicted_noise_and_the_gain_is_reached(
     rate, clients, rho, tail, momentum, end, clips

@@ -2,19 +2,18 @@
 it recommends what it says.
 """
 
-import copy
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from lib.configs import changed, write_toml
 
 from fedspend.configuration.config import config_of, load_config
 from fedspend.configuration.plan_inputs import resolve
@@ -48,14 +47,6 @@ POLICIES = GRID | {
         "seeds": 2,
     }
 }
-
-
-def changed(base, **changes):
-    out = copy.deepcopy(base)
-    for name, value in changes.items():
-        section, key = name.split("__")
-        out.setdefault(section, {})[key] = value
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +141,7 @@ def test_a_varying_schedule_has_a_proxy_too():
 # --- it survives a kill ---
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("outcome")
 def test_interrupted_and_resumed_is_the_same(folder, tmp_path):
     class Enough(Exception):
@@ -175,44 +167,27 @@ def test_interrupted_and_resumed_is_the_same(folder, tmp_path):
     ).read_bytes()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("outcome")
-def test_killed_with_two_workers_and_resumed_is_the_same(folder, tmp_path):
-    lines = ["[design]", "noise_levels = [0.6, 0.2, 0.05]", "rates = [0.5, 1.0]", "seeds = 2"]
-    for section in ("data", "model", "privacy", "train"):
-        lines += [
-            f"[{section}]",
-            *(f"{key} = {json.dumps(value)}" for key, value in GRID[section].items()),
-        ]
-    config = tmp_path / "grid.toml"
-    config.write_text("\n".join(lines))
-    target = tmp_path / "killed"
-    command = [
-        sys.executable,
-        "-m",
-        "fedspend",
-        "design",
-        str(config),
-        "-o",
-        str(target),
-        "--workers",
-        "2",
-        "--quiet",
-    ]
-    process = subprocess.Popen(command, start_new_session=True, env=os.environ)
-    deadline = time.monotonic() + 60
+def test_killed_with_two_workers_and_resumed_is_the_same(folder, tmp_path, fork_server):
+    config, target = write_toml(tmp_path / "grid.toml", GRID), tmp_path / "killed"
+    process = fork_server.start("design", config, "-o", target, "--workers", "2", "--quiet")
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline and process.poll() is None:
         if (target / "trainings.jsonl").exists() and (target / "trainings.jsonl").read_text().count(
             "\n"
         ) >= 1:
             break
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # all twelve may be done before the shot
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert (target / "trainings.jsonl").read_text().count("\n") >= 1
     run_search(config, target, workers=1)
     assert (target / "pareto.json").read_bytes() == (folder / "pareto.json").read_bytes()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("outcome")
 def test_levels_and_seeds_can_be_added_later(tmp_path, folder):
     run_search(
@@ -420,6 +395,7 @@ def policies(tmp_path_factory):
     return run_search(POLICIES, tmp_path_factory.mktemp("policies") / "x", workers=1)
 
 
+@pytest.mark.full
 def test_policies_are_compared_at_the_same_budget(policies):
     found = policies.findings
     rows = found.policies()

@@ -29,6 +29,7 @@ def plan_of(**changes):
     return fedspend.plan([2.0, 2.0, 6.0], **terms)
 
 
+@pytest.mark.full(only=["discrete", "votes"])
 @pytest.mark.parametrize("name", [*KINDS.split(), *RECORDS.split()])
 def test_the_observers_are_those_of_verification(name):
     plan = load_any_plan(PLANS / f"{name}.json")
@@ -45,6 +46,7 @@ def test_the_observers_are_those_of_verification(name):
         assert max(epsilons) == pytest.approx(one.largest)
 
 
+@pytest.mark.full(only=["discrete"])
 @pytest.mark.parametrize("name", ["rdp", "discrete", "records-rpdp", "records-filter-norm"])
 def test_never_above_epsilon_and_delta_and_often_far_below(name):
     plan = load_any_plan(PLANS / f"{name}.json")
@@ -58,6 +60,7 @@ def test_never_above_epsilon_and_delta_and_often_far_below(name):
     assert first.curve.tpr(0.01) < 0.95 * from_claim(first.epsilon, plan.delta).tpr(0.01)
 
 
+@pytest.mark.full
 def test_without_sampling_the_truth_is_a_gaussian():
     plan = plan_of(rate=1.0)
     for k in range(plan.schedules.count):
@@ -86,6 +89,7 @@ def test_discrete_noise_is_read_as_the_continuous_noise_that_it_counts_for():
     assert discrete.curve.tpr(0.01) == pytest.approx(continuous.curve.tpr(0.01), rel=1e-4)
 
 
+@pytest.mark.full
 def test_discrete_noise_of_version_01_is_read_from_renyi_curves():
     with as_it_was(discrete=True):
         plan = plan_of(noise="discrete")
@@ -158,3 +162,11 @@ def test_subjects():
     assert (both.members, both.schedule) == (3, int(plan.schedules.of_client[2]))
     with pytest.raises(InvalidInput, match="fewer than the 3 clients"):
         sights(plan, 0, 3)
+
+
+def test_the_curve_of_a_plan_by_pld_is_within_its_epsilon_and_delta():
+    made = fedspend.plan([0.08], delta=2e-5, rounds=8, rate=0.546, policy="uniform")
+    assert made.accountant == "pld"
+    promised = sights(made, 0)[0].curve
+    fpr = np.geomspace(1e-4, 0.5, 40)
+    assert np.all(promised.tpr(fpr) <= from_claim(0.08, 2e-5).tpr(fpr))

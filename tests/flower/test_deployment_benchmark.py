@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("flwr")  # its version stands beside what was measured
+
 from fedspend.client.batches import step_batches
 from fedspend.client.task import ClientTask, LocalTraining, RoundTask
 from fedspend.configuration.config import load_config
@@ -22,6 +24,8 @@ from fedspend.engines.base import Workload
 from fedspend.engines.local import local
 from fedspend.models.flat import flat_vector, load_vector, parameter_count
 from fedspend.noise.randomness import Randomness
+
+pytestmark = pytest.mark.full
 
 SPEED = Path(__file__).parents[2] / "benchmarks" / "speed"
 

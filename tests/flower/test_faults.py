@@ -2,7 +2,7 @@
 doubled or broken, a line that fails. Whatever happens, no client is over its budget, on the
 server's ledger or on its own, and no committed release is lost.
 
-`FEDSPEND_FAULTS=200` orders so many; `make test` has 20.
+`FEDSPEND_FAULTS=200` orders so many; `make test-full` has 20.
 """
 
 import os
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from lib.runs import Killed
 
 pytest.importorskip("flwr")
 
@@ -47,12 +48,8 @@ KINDS = (
 )
 
 
-class Killed(BaseException):
-    """Stands for a kill of the server: nothing may catch it."""
-
-
 class NodeKilled(BaseException):
-    """The same for a node, in the middle of its work."""
+    """Stands for a kill of a node, in the middle of its work."""
 
 
 @dataclass
@@ -180,6 +177,7 @@ def play(server, grid, folder):
     raise AssertionError(f"the run did not end: {grid.happened}")
 
 
+@pytest.mark.full
 def test_random_faults_take_nobody_over_budget_and_lose_no_release(tiny, tmp_path, monkeypatch):
     happened, trial = [], 0
     while len(happened) < FAULTS:
@@ -207,4 +205,5 @@ def test_random_faults_take_nobody_over_budget_and_lose_no_release(tiny, tmp_pat
         happened += grid.happened
         trial += 1
     kinds = {what.partition(": ")[2] or what.partition(" is ")[2] or what for what in happened}
-    assert len(kinds) > 4
+    # of ten kinds; 20 faults are of three at most with chance 120 * 0.3**20 < 1e-8
+    assert len(kinds) > 3

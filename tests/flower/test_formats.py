@@ -9,6 +9,8 @@ import csv
 import numpy as np
 import pytest
 import torch
+
+pytest.importorskip("flwr")
 from flower.in_process import InProcessGrid, Place
 
 import fedspend
@@ -108,6 +110,7 @@ def written(path, rows, kind):
     return str(path)
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_model_is_that_of_one_machine(name, tmp_path, monkeypatch):
     case = CASES[name]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lib.runs import killed
 
 pytest.importorskip("flwr")
 
@@ -98,6 +99,7 @@ def within_budgets(tmp_path):
         assert audit(str(tmp_path / client / "ledger.db")).ok
 
 
+@pytest.mark.full
 def test_both_sides_keep_the_same_account(federated, tmp_path):
     server, grid = federated()
     seen = {client: [] for client in CLIENTS}
@@ -167,6 +169,7 @@ def test_a_changed_plan_is_refused_by_the_nodes(federated, tmp_path):
     assert not (tmp_path / "accounts.db").exists()
 
 
+@pytest.mark.full
 def test_slices_are_for_one_run(federated, tmp_path):
     server, grid = federated()
     trained(server, grid, tmp_path)
@@ -182,17 +185,11 @@ def test_slices_are_for_one_run(federated, tmp_path):
         assert len(charges(tmp_path / client / "ledger.db", "commit")) <= 4
 
 
+@pytest.mark.full
 def test_a_run_with_slices_is_not_replanned(federated, tmp_path):
     server, grid = federated()
-    calls = {"rounds": 0}
-
-    def count(*_):
-        calls["rounds"] += 1
-        if calls["rounds"] == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        trained(server, grid, tmp_path, on_round=count)
+    with killed(round=2):
+        trained(server, grid, tmp_path)
     with Ledger.open(tmp_path / "accounts.db", write=True) as ledger:
         (run,) = ledger.state.runs
         ledger.reserve(run, 2)  # a round that was begun and lost
@@ -202,6 +199,7 @@ def test_a_run_with_slices_is_not_replanned(federated, tmp_path):
     within_budgets(tmp_path)
 
 
+@pytest.mark.full
 def test_questions_that_come_at_the_same_time_all_get_one_answer(federated, tmp_path, monkeypatch):
     """A server that was killed and resumed greets and asks again while the node still works for
     the message before, and every message is a process of its own.
@@ -247,6 +245,7 @@ def test_questions_that_come_at_the_same_time_all_get_one_answer(federated, tmp_
     within_budgets(tmp_path)
 
 
+@pytest.mark.full
 def test_restarted_nodes_go_on_from_their_accounts(federated, tmp_path):
     server, grid = federated(privacy={"rate": 1.0}, faults={"south": Fault(drop=True, times=1)})
     grid.faults = {}
@@ -287,6 +286,7 @@ def test_a_node_whose_ledger_was_tampered_with_is_left_out(federated, tmp_path, 
             Ledger.open(own)
 
 
+@pytest.mark.full
 def test_a_task_that_was_changed_on_the_way_is_not_done(federated, tmp_path, caplog):
     """A server, or whoever is in between, that asks for less noise and a larger clip."""
     server, grid = federated(privacy={"rate": 1.0, "noise": "discrete-distributed"})
@@ -336,17 +336,11 @@ def test_a_client_with_less_budget_than_planned_does_not_approve(federated, tmp_
         trained(server, grid, tmp_path)
 
 
+@pytest.mark.full
 def test_a_run_goes_on_with_a_rotated_key_and_not_with_the_old_one(federated, tmp_path):
     server, grid = federated(privacy={"rate": 1.0})
-    done = {"rounds": 0}
-
-    def stop(*_):
-        done["rounds"] += 1
-        if done["rounds"] == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        trained(server, grid, tmp_path, on_round=stop)
+    with killed(round=2):
+        trained(server, grid, tmp_path)
     (tmp_path / "new").mkdir()
     make_node_key(tmp_path / "new")
     old, new = tmp_path / "north" / "node.key", tmp_path / "new" / "node.key"
@@ -361,14 +355,8 @@ def test_a_run_goes_on_with_a_rotated_key_and_not_with_the_old_one(federated, tm
     with Ledger.open(tmp_path / "accounts.db", write=True) as ledger:
         ledger.rotate_key(*("north", rotation.old, rotation.new), reason="yearly")
     # the node still has its old key: it stands for nobody, and the round goes on without it
-    going = {"rounds": 0}
-
-    def stop_again(*_):
-        going["rounds"] += 1
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        trained(server, grid, tmp_path, resume=True, on_round=stop_again)
+    with killed():
+        trained(server, grid, tmp_path, resume=True)
     assert charges(tmp_path / "north" / "ledger.db", "commit") == [0, 1]
     node(grid, "north").key = public_of(new).encode()
     assert len(trained(server, grid, tmp_path, resume=True).metrics) == 4
@@ -432,6 +420,7 @@ def clinic(tmp_path, monkeypatch):
     return write, asked
 
 
+@pytest.mark.full
 def test_a_node_notices_that_the_rows_behind_its_account_are_others(clinic, tmp_path, caplog):
     write, asked = clinic
     first, second, third = RUNS
@@ -477,3 +466,9 @@ def test_a_node_with_other_rows_does_not_join_either(clinic, tmp_path):
     with pytest.raises(Declined, match="accept-rows"):
         account.join(offer.root)
     assert charges(tmp_path / "ledger.db") == before
+
+
+def test_no_real_slices_are_made_that_tell_budgets_of_others(tiny, tmp_path):
+    with pytest.raises(Refused, match=r"no slices were made.*'individual-rates'"):
+        consortium(tiny, tmp_path, privacy={"policy": "individual-rates"})
+    assert not (tmp_path / "slices").exists()

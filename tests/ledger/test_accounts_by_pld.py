@@ -8,6 +8,8 @@ import json
 
 import numpy as np
 import pytest
+from lib.configs import small
+from lib.runs import killed
 
 import fedspend
 import fedspend.server.rounds
@@ -23,10 +25,6 @@ pytestmark = pytest.mark.usefixtures("quick_verify")
 EARLIER = "auto: what was spent before is composed at one Rényi order"
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing may catch it."""
-
-
 @pytest.fixture
 def auto(tiny):
     """A run with real randomness whose accountant is left to the plan."""
@@ -34,21 +32,6 @@ def auto(tiny):
     tiny["privacy"]["randomness"] = "os"
     tiny["train"]["rounds"] = 6
     return tiny
-
-
-def killed_in_round(lost, monkeypatch, config, **options):
-    """Train until the release of round `lost` (from 0) is about to be made."""
-    real = fedspend.server.rounds.play
-
-    def play(progress, *rest):
-        if progress.done == lost:
-            raise Killed
-        return real(progress, *rest)
-
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", play)
-        with pytest.raises(Killed):
-            train(config, **options)
 
 
 def close(place, folder):
@@ -71,6 +54,7 @@ def spent_by_renyi_curves(place):
 # --- admission ---
 
 
+@pytest.mark.full(only=["discrete"])
 @pytest.mark.parametrize("noise", ["central", "discrete"])
 def test_a_run_by_pld_spends_its_budgets_and_not_more(auto, tmp_path, noise):
     auto["privacy"]["noise"] = noise
@@ -107,9 +91,11 @@ def test_a_run_by_renyi_curves_after_one_by_pld_is_read_with_it(tmp_path):
 # --- what is left ---
 
 
-def test_the_rest_of_a_run_by_pld_is_planned_by_renyi_curves(auto, tmp_path, monkeypatch):
+@pytest.mark.full
+def test_the_rest_of_a_run_by_pld_is_planned_by_renyi_curves(auto, tmp_path):
     place, rest = tmp_path / "accounts.db", auto | {"ledger": {"spend": "remaining"}}
-    killed_in_round(2, monkeypatch, auto, output=tmp_path / "one", ledger=place)
+    with killed(at="play", round=3):
+        train(auto, output=tmp_path / "one", ledger=place)
     close(place, tmp_path / "one")
     before = balances(place)
     assert np.all(before.spent < before.budget)
@@ -124,9 +110,10 @@ def test_the_rest_of_a_run_by_pld_is_planned_by_renyi_curves(auto, tmp_path, mon
     assert audit(str(place), runs=[str(tmp_path / "one"), str(tmp_path / "two")]).ok
 
 
-def test_the_rest_cannot_be_planned_by_pld(auto, tmp_path, monkeypatch):
+def test_the_rest_cannot_be_planned_by_pld(auto, tmp_path):
     place, rest = tmp_path / "accounts.db", copy.deepcopy(auto)
-    killed_in_round(1, monkeypatch, auto, output=tmp_path / "one", ledger=place)
+    with killed(at="play", round=2):
+        train(auto, output=tmp_path / "one", ledger=place)
     close(place, tmp_path / "one")
     rest |= {"ledger": {"spend": "remaining"}}
     rest["privacy"]["accountant"] = "pld"
@@ -154,13 +141,13 @@ def test_after_a_whole_run_by_pld_nothing_is_left(auto, tmp_path):
 # --- replanning ---
 
 
+@pytest.mark.full(only=["discrete"])
 @pytest.mark.parametrize("noise", ["central", "discrete"])
-def test_lost_rounds_of_a_run_by_pld_are_replanned_by_renyi_curves(
-    auto, tmp_path, monkeypatch, noise
-):
+def test_lost_rounds_of_a_run_by_pld_are_replanned_by_renyi_curves(auto, tmp_path, noise):
     auto["privacy"]["noise"] = noise
     place, notes = tmp_path / "accounts.db", []
-    killed_in_round(0, monkeypatch, auto, output=tmp_path / "run", ledger=place)
+    with killed(at="play", round=1):
+        train(auto, output=tmp_path / "run", ledger=place)
     old = fedspend.Plan.load(tmp_path / "run" / "plan.json")
     assert old.accountant == "pld"
     result = train(auto, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
@@ -178,12 +165,14 @@ def test_lost_rounds_of_a_run_by_pld_are_replanned_by_renyi_curves(
     assert noise == "central" or verify_run(tmp_path / "run", ledger=place).ok
 
 
-def test_where_renyi_curves_leave_nothing_replanning_says_so(auto, tmp_path, monkeypatch):
+@pytest.mark.full
+def test_where_renyi_curves_leave_nothing_replanning_says_so(auto, tmp_path):
     """Before the last round a plan by PLD has spent, by Rényi curves, about all of its budget."""
     auto["train"]["rounds"] = 40
     auto["privacy"] |= {"saving_rate": 0.8, "groups": [{"epsilon": 2.0, "share": 1}]}
     place = tmp_path / "accounts.db"
-    killed_in_round(38, monkeypatch, auto, output=tmp_path / "run", ledger=place)
+    with killed(at="play", round=39):
+        train(auto, output=tmp_path / "run", ledger=place)
     before = (tmp_path / "run" / "plan.json").read_bytes()
     with pytest.raises(Refused) as refused:
         train(auto, output=tmp_path / "run", resume=True, replan=True)
@@ -200,19 +189,7 @@ def test_where_renyi_curves_leave_nothing_replanning_says_so(auto, tmp_path, mon
 
 # --- records ---
 
-RECORDS = {
-    "data": {"name": "synthetic", "examples": 40, "features": 4, "classes": 2, "clients": 2},
-    "model": {"name": "logistic"},
-    "method": {"name": "rpdp"},
-    "privacy": {
-        "preferences": "three-levels",
-        "delta": 1e-4,
-        "rate": 0.8,
-        "noise_multiplier": 8.0,
-        "clip": 0.7,
-    },
-    "train": {"rounds": 2, "local_steps": 2, "lr": 0.5, "seed": 2},
-}
+RECORDS = small("record")
 
 
 @pytest.mark.parametrize("name", ["auto", "rdp"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lib.runs import stopped
 
 import fedspend
 from fedspend.errors import InvalidInput, Refused
@@ -56,6 +57,7 @@ def home(tmp_path, monkeypatch):
 # --- charged ---
 
 
+@pytest.mark.full
 def test_a_real_run_from_python_is_charged_to_the_ledger_of_this_user(ledger_of_this_user):
     notes = []
     result = train(**arrays(), project="clinics", on_note=notes.append)
@@ -72,6 +74,7 @@ def test_a_real_run_from_python_is_charged_to_the_ledger_of_this_user(ledger_of_
     assert audit(str(ledger_of_this_user)).ok
 
 
+@pytest.mark.full
 def test_a_loop_spends_one_budget_and_not_ten(ledger_of_this_user):
     half = fedspend.plan({"north": 1.0, "south": 2.0}, delta=1e-3, rounds=2, rate=0.9)
     with Ledger.create(ledger_of_this_user, simulation=False, project="clinics") as ledger:
@@ -179,13 +182,7 @@ def test_a_resumed_run_keeps_its_ledger_and_project(
     tiny, tmp_path, monkeypatch, ledger_of_this_user
 ):
     tiny["privacy"]["randomness"] = "os"
-
-    def stop(line, _):
-        if line["round"] == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tiny, output=tmp_path / "run", project="tiny", on_round=stop)
+    stopped(tiny, tmp_path / "run", project="tiny")
     monkeypatch.setenv("FEDSPEND_LEDGER", str(tmp_path / "another.db"))
     with pytest.raises(InvalidInput, match="under project 'tiny', not under 'other'"):
         train(tiny, output=tmp_path / "run", project="other", resume=True)
@@ -205,34 +202,25 @@ def test_a_run_of_before_goes_on_with_the_ledger_in_its_directory(tiny, tmp_path
             "of_run",
             classmethod(lambda cls, *given, **named: sound(cls, *given, **named | {"charged": 0})),
         )
-
-        def stop(line, _):
-            if line["round"] == 2:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            train(tiny, output=tmp_path / "run", on_round=stop)
+        stopped(tiny, tmp_path / "run")
     result = train(tiny, output=tmp_path / "run", resume=True)
     assert result.ledger == str(tmp_path / "run" / "ledger.db")
     assert len(result.metrics) == 4
 
 
+@pytest.mark.full
 def test_a_password_in_the_environment_is_used_on_resuming_and_never_stored(
     tiny, tmp_path, postgres, monkeypatch
 ):
     tiny["privacy"]["randomness"] = "os"
-    secret = postgres.new_database().replace("postgresql://postgres:@", "postgresql://postgres:pw@")
-    assert ":pw@" in secret
+    # long: two letters are in one of 200 random names of the server's folder
+    word = "nobody-may-read-this"
+    secret = postgres.new_database().replace("postgres:@", f"postgres:{word}@")
+    assert f":{word}@" in secret
     monkeypatch.setenv("FEDSPEND_LEDGER", secret)
-
-    def stop(line, _):
-        if line["round"] == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tiny, output=tmp_path / "run", project="tiny", on_round=stop)
+    stopped(tiny, tmp_path / "run", project="tiny")
     stored = json.loads((tmp_path / "run" / "run.json").read_text())["ledger"]
-    assert "pw" not in stored["location"]
+    assert word not in stored["location"]
     seen = []
     find = Ledger.find.__func__
     monkeypatch.setattr(
@@ -242,7 +230,7 @@ def test_a_password_in_the_environment_is_used_on_resuming_and_never_stored(
     )
     result = train(tiny, output=tmp_path / "run", resume=True)
     assert len(result.metrics) == 4
-    assert "pw" not in result.ledger
+    assert word not in result.ledger
     assert seen == [secret]
 
 
@@ -263,13 +251,13 @@ def test_a_run_in_memory_that_stops_says_what_it_holds(ledger_of_this_user):
         if line["round"] == 1:
             raise RuntimeError("enough")
 
-    with pytest.raises(RuntimeError) as stopped:
+    with pytest.raises(RuntimeError) as failed:
         train(**arrays(), project="clinics", on_round=stop)
     with Ledger.open(ledger_of_this_user, project="clinics") as ledger:
         (run,) = ledger.state.runs.values()
         assert (run.status, run.next_round) == ("open", 1)
         assert ledger.balances().reserved.min() > 0
-    (note,) = stopped.value.__notes__
+    (note,) = failed.value.__notes__
     assert f"close-run {run.id}" in note
     assert "--project 'clinics'" in note
 

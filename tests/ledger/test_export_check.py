@@ -56,6 +56,7 @@ def relinked(document, bodies):
     return document | {"entries": entries, "head": f"{len(entries)}:{previous.hex()}"}
 
 
+@pytest.mark.full
 def test_a_sound_export_passes_on_the_command_line(export, capsys):
     assert main(["ledger", "verify", str(export)]) == 0
     shown = " ".join(capsys.readouterr().out.split())  # lines break by the length of paths
@@ -113,6 +114,7 @@ def test_what_is_no_export_is_bad_input(tmp_path, body, capsys):
     assert "no export of a ledger" in shown.err
 
 
+@pytest.mark.full
 def test_every_statement_beside_the_entries_is_checked(export):
     document = json.loads(export.read_text())
 
@@ -167,6 +169,7 @@ def test_whatever_is_changed_in_the_entries_fails_and_nothing_raises(export, see
     assert failed(export)
 
 
+@pytest.mark.full
 def test_an_unbroken_chain_of_forged_entries_is_computed_anew(export):
     """Somebody who rewrites the whole chain still cannot overspend in it."""
     document = json.loads(export.read_text())

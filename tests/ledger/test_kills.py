@@ -1,7 +1,7 @@
 """Training with a ledger, shot at random instants (kill -9), on every database.
 
 FEDSPEND_KILLS=1000 python -m pytest tests/ledger/test_kills.py   shoots a thousand times: 250 each
-at clients and at records, on SQLite and on PostgreSQL; `make test` twenty times, 5 each.
+at clients and at records, on SQLite and on PostgreSQL; `make test-full` twenty times, 5 each.
 """
 
 import base64
@@ -10,105 +10,27 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from lib.configs import small, write_toml
 from places import rows_of
 
 from fedspend.ledger.audit import audit
 
-DATA = """
-[data]
-name = "synthetic"
-examples = 60
-features = 4
-classes = 2
-clients = 5
-[model]
-name = "logistic"
-"""
-CLIENTS = (
-    DATA
-    + """
-[method]
-name = "time-adaptive"
-[privacy]
-groups = [{epsilon = 4.0, share = 1}, {epsilon = 12.0, share = 2}]
-saving_rate = 0.4
-transition = 4
-accountant = "rdp"
-delta = 1e-3
-rate = 0.8
-randomness = "os"
-[train]
-rounds = ROUNDS
-local_steps = 2
-batch_size = 8
-lr = 0.3
-"""
-)
-
-RECORDS = (
-    DATA
-    + """
-[method]
-name = "rpdp"
-saving_share = 0.5
-[privacy]
-preferences = "three-levels"
-noise_multiplier = NOISE
-clip = 1.0
-delta = 1e-3
-randomness = "os"
-[train]
-rounds = ROUNDS
-local_steps = 3
-lr = 0.3
-"""
-)
+pytestmark = pytest.mark.full
 
 
-class Nursery:
-    """Starts `fedspend` commands in no time, by forking a process that has everything loaded."""
-
-    def __init__(self):
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        script = Path(__file__).with_name("nursery.py")
-        self.process = subprocess.Popen(
-            [sys.executable, script],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        assert self.answer() == "ready"
-
-    def answer(self):
-        return self.process.stdout.readline().strip()
-
-    def start(self, *argv):
-        self.process.stdin.write(json.dumps([str(argument) for argument in argv]) + "\n")
-        self.process.stdin.flush()
-        return int(self.answer())
-
-    def wait(self):
-        return int(self.answer())
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    made = Nursery()
-    yield made
-    made.close()
+def settings_of(unit, rounds):
+    """A real run of so many rounds, whose noise leaves something for the last."""
+    own = {
+        "client": {"privacy__transition": 4},
+        "record": {"privacy__noise_multiplier": 0.9 * rounds**0.5, "method__saving_share": 0.5},
+    }
+    return small(unit, privacy__randomness="os", train__rounds=rounds, **own[unit])
 
 
 def entries_of(place):
@@ -193,12 +115,10 @@ PARTS = [min(25, EACH - first) for first in range(0, EACH, 25)]
 @pytest.mark.parametrize(
     ("part", "kills"), list(enumerate(PARTS)), ids=[f"part {n}" for n in range(len(PARTS))]
 )
-@pytest.mark.parametrize("config", [CLIENTS, RECORDS], ids=["clients", "records"])
-def test_shot_at_random_instants(place, tmp_path, nursery, config, part, kills):
-    rounds = 24 * kills  # more than are played between two shots, however fast the machine is
-    (tmp_path / "run.toml").write_text(
-        config.replace("ROUNDS", str(rounds)).replace("NOISE", str(0.9 * rounds**0.5))
-    )
+@pytest.mark.parametrize("unit", ["client", "record"], ids=["clients", "records"])
+def test_shot_at_random_instants(place, tmp_path, fork_server, unit, part, kills):
+    rounds = 24 * kills  # more than a child plays, with one that it takes up from the one before
+    write_toml(tmp_path / "run.toml", settings_of(unit, rounds))
     folder, dice = tmp_path / "run", random.Random(f"{part} of {EACH}")
     command = (
         "train",
@@ -211,20 +131,19 @@ def test_shot_at_random_instants(place, tmp_path, nursery, config, part, kills):
         "--quiet",
     )
     for _ in range(kills):
-        child = nursery.start(*command)
+        child = fork_server.start(*command, held=20)
         # while it plays rounds; else at any moment from the start
         if dice.random() < 0.7 and (folder / "metrics.jsonl").exists():
             wait_for_a_round(folder)
         wait_to_shoot(folder, dice)
-        os.kill(child, signal.SIGKILL)
-        assert nursery.wait() == -signal.SIGKILL, "the run ended before it was shot often enough"
+        child.kill()
+        assert child.wait() == -signal.SIGKILL, "the run failed before it was shot"
         entries = entries_of(place) if made(place) else []
         assert_within_budget(entries)
         assert_no_release_is_missing(folder, entries)
         if made(place):
             assert audit(place).ok
-    nursery.start(*command)
-    assert nursery.wait() == 0
+    assert fork_server.start(*command).wait() == 0
     entries = entries_of(place)
     assert_within_budget(entries)
     kinds = [entry["kind"] for entry in entries]

@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from lib.runs import killed
 
 import fedspend.runs.certifying
 from fedspend import train
@@ -15,10 +16,6 @@ from fedspend.ledger import Damaged, Ledger, Unavailable
 
 QUICKSTART = str(Path(__file__).parents[2] / "examples" / "quickstart.toml")
 pytestmark = pytest.mark.usefixtures("quick_verify")
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing may catch it."""
 
 
 @pytest.fixture
@@ -45,6 +42,7 @@ def registered(place, budget=60.0):
     return place
 
 
+@pytest.mark.full
 def test_the_ledger_in_the_run_directory_is_opened_once(tmp_path, opened):
     assert quickstart("-o", tmp_path / "run") == 0
     assert len(opened) == 1
@@ -53,6 +51,7 @@ def test_the_ledger_in_the_run_directory_is_opened_once(tmp_path, opened):
     assert len(opened) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("there", [False, True])
 def test_a_ledger_in_a_file_is_opened_once(tmp_path, opened, there):
     place = tmp_path / "accounts.db"
@@ -70,6 +69,7 @@ def test_a_ledger_in_a_file_is_opened_once(tmp_path, opened, there):
         assert len(opened) == 1
 
 
+@pytest.mark.full
 def test_a_refused_run_opens_the_ledger_once_and_leaves_no_trace(tmp_path, opened):
     place = registered(tmp_path / "accounts.db", budget=3.0)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -79,16 +79,10 @@ def test_a_refused_run_opens_the_ledger_once_and_leaves_no_trace(tmp_path, opene
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_replanning_opens_it_once_too(tiny, tmp_path, opened, monkeypatch):
+def test_replanning_opens_it_once_too(tiny, tmp_path, opened):
     tiny["privacy"]["randomness"] = "os"
-
-    def die(*_):
-        raise Killed
-
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", die)
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    with killed(at="play"):
+        train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     assert len(opened) == 1
     opened.clear()
     notes = []

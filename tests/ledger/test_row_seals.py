@@ -9,6 +9,8 @@ import stat
 
 import numpy as np
 import pytest
+from lib.configs import small
+from lib.runs import Killed, killed
 from published import BUDGETS, rows, train_real
 
 from fedspend import train
@@ -82,6 +84,7 @@ def test_changed_rows_are_refused_by_name_and_nothing_is_written(book, tmp_path,
     assert (entries(book), sorted(tmp_path.rglob("*"))) == before
 
 
+@pytest.mark.full
 def test_accepted_rows_are_recorded_and_then_held_to(book, tmp_path, capsys):
     train_real(tmp_path / "one", ledger=book)
     assert (
@@ -175,6 +178,7 @@ def test_what_is_kept_is_private_and_the_ledger_cannot_be_used_to_try_rows(book,
     assert not any("rows" in name for name in names)
 
 
+@pytest.mark.full
 def test_a_file_that_is_gone_old_or_damaged_is_not_taken_for_a_new_one(book, tmp_path):
     kept, old = tmp_path / "accounts.db.rows", tmp_path / "old"
     train_real(tmp_path / "one", ledger=book)
@@ -202,18 +206,15 @@ def test_a_file_that_is_gone_old_or_damaged_is_not_taken_for_a_new_one(book, tmp
 
 
 def test_a_kill_between_file_and_ledger_leaves_a_file_that_fits(book, tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
     real = RowSeals.sealed
 
-    def killed(*arguments):
+    def sealed(*arguments):
         real(*arguments)
         raise Killed
 
     train_real(tmp_path / "one", ledger=book)
     main(["ledger", "accept-rows", "south", "--reason", "new", "--ledger", str(book)])
-    monkeypatch.setattr(RowSeals, "sealed", killed)
+    monkeypatch.setattr(RowSeals, "sealed", sealed)
     with pytest.raises(Killed):
         train_real(tmp_path / "two", ledger=book, clients=clients(south=rows(7)))
     monkeypatch.setattr(RowSeals, "sealed", real)
@@ -223,15 +224,8 @@ def test_a_kill_between_file_and_ledger_leaves_a_file_that_fits(book, tmp_path, 
 
 
 def test_rows_that_change_in_the_middle_of_a_run_are_noticed(book, tmp_path):
-    class Stop(Exception):
-        pass
-
-    def stop(line, _):
-        if line["round"] == 1:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train_real(tmp_path / "run", ledger=book, on_round=stop)
+    with killed(round=1):
+        train_real(tmp_path / "run", ledger=book)
     with pytest.raises(Refused, match="rows of client 'east'"):
         train_real(tmp_path / "run", ledger=book, resume=True, clients=clients(east=rows(11)))
     train_real(tmp_path / "run", ledger=book, resume=True)
@@ -286,22 +280,17 @@ def wards(tmp_path):
     test = "ward,id,x,y,ill\n" + "".join(f"t,t{n},0.{n},0.5,{n % 2}\n" for n in range(6))
     (tmp_path / "test.csv").write_text(test)
     write()
-    config = {
-        "data": {
-            "name": "csv",
-            "path": str(tmp_path / "rows.csv"),
-            "test_path": str(tmp_path / "test.csv"),
-            "label": "ill",
-            "client": "ward",
-            "classes": 2,
-            "record": "id",
-        },
-        "model": {"name": "logistic"},
-        "method": {"name": "dp-fedavg"},
-        "privacy": {"epsilon": 3.0, "delta": 1e-3, "rate": 0.8, "clip": 0.5},
-        "train": {"rounds": 2, "local_steps": 2, "batch_size": 4, "lr": 0.1},
+    data = {
+        "name": "csv",
+        "path": str(tmp_path / "rows.csv"),
+        "test_path": str(tmp_path / "test.csv"),
+        "label": "ill",
+        "client": "ward",
+        "classes": 2,
+        "record": "id",
     }
-    return config, write
+    privacy = {"epsilon": 3.0, "delta": 1e-3, "rate": 0.8, "clip": 0.5}
+    return small(data=data, method__name="dp-fedavg", privacy=privacy, train__rounds=2), write
 
 
 def lasting(tmp_path, unit, names):
@@ -330,6 +319,7 @@ def test_a_hold_out_or_a_sample_is_no_change_of_rows(wards, tmp_path):
     train(config, output=tmp_path / "two", ledger=book)
 
 
+@pytest.mark.full
 def test_the_row_of_a_record_is_noticed_too(wards, tmp_path):
     config, write = wards
     names = [f"{ward}{n}" for ward in ("a", "b", "c") for n in range(20)]

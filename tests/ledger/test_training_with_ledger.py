@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lib.runs import Killed, killed, stopped
 
 import fedspend
 import fedspend.runs.directory
@@ -24,26 +25,9 @@ from fedspend.stored.files import RELEASE
 pytestmark = pytest.mark.usefixtures("quick_verify")
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing may catch it."""
-
-
 def balances(place):
     with Ledger.open(place) as ledger:
         return ledger.balances()
-
-
-def stop_after(rounds):
-    def on_round(record, _):
-        if record["round"] == rounds:
-            raise Killed
-
-    return on_round
-
-
-def start_and_stop(config, folder, rounds, **options):
-    with pytest.raises(Killed):
-        train(config, output=folder, on_round=stop_after(rounds), **options)
 
 
 def run_of(folder):
@@ -73,7 +57,7 @@ def test_without_a_ledger_there_is_one_in_the_run_directory(tiny, tmp_path):
 
 
 def test_a_moved_run_directory_still_finds_its_own_ledger(tiny, tmp_path):
-    start_and_stop(tiny, tmp_path / "run", 2)
+    stopped(tiny, tmp_path / "run", 2)
     (tmp_path / "run").rename(tmp_path / "moved")
     train(tiny, output=tmp_path / "moved", resume=True, moved=True)
     assert audit(str(tmp_path / "moved" / "ledger.db")).ok
@@ -110,12 +94,12 @@ def test_every_method_is_charged_what_it_planned(tiny, tmp_path, method):
 def test_the_round_is_charged_before_anyone_is_sampled(tiny, tmp_path, monkeypatch):
     charged = []
 
-    def die(*_):
+    def look(*_):
         with Ledger.open(tmp_path / "accounts.db") as ledger:
             charged.append(ledger.balances().spent.min())
         raise Killed
 
-    monkeypatch.setattr(fedspend.server.rounds, "draw_cohort", die)
+    monkeypatch.setattr(fedspend.server.rounds, "draw_cohort", look)
     with pytest.raises(Killed):
         train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     assert charged[0] > 0, "every client of the plan, sampled or not"
@@ -154,7 +138,7 @@ def test_a_raised_budget_lets_it_through(tiny, tmp_path):
 
 
 def test_the_rest_is_spent_exactly(tiny, tmp_path, place):
-    start_and_stop(tiny, tmp_path / "one", 2, ledger=place)
+    stopped(tiny, tmp_path / "one", 2, ledger=place)
     with Ledger.open(place, write=True) as ledger:
         ledger.close_run(run_of(tmp_path / "one"), reason="stopped early")
     spent = balances(place).spent
@@ -170,7 +154,7 @@ def test_the_rest_is_spent_exactly(tiny, tmp_path, place):
 
 
 def test_a_closed_run_is_not_resumed(tiny, tmp_path):
-    start_and_stop(tiny, tmp_path / "one", 2)
+    stopped(tiny, tmp_path / "one", 2)
     with Ledger.open(tmp_path / "one" / "ledger.db", write=True) as ledger:
         ledger.close_run(run_of(tmp_path / "one"), reason="stopped early")
     with pytest.raises(Refused, match="stopped early"):
@@ -299,25 +283,15 @@ def test_pld_on_demand_reads_lower(tiny, tmp_path):
 # --- recovered ---
 
 
-def test_recovery_says_what_happened(tiny, tmp_path, monkeypatch):
+def test_recovery_says_what_happened(tiny, tmp_path):
     tiny["privacy"]["randomness"] = "os"
-    start_and_stop(tiny, tmp_path / "run", 1, ledger=tmp_path / "accounts.db")
+    stopped(tiny, tmp_path / "run", 1, ledger=tmp_path / "accounts.db")
     notes = []
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", resume=True, on_note=notes.append)
+    with killed(at="play"):
+        train(tiny, output=tmp_path / "run", resume=True, on_note=notes.append)
     assert notes == ["1 round is committed; no round was under way"]
-    keep = fedspend.runs.directory.RunDirectory.keep
-
-    def keep_and_die(self, *release):
-        keep(self, *release)
-        raise Killed
-
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.runs.directory.RunDirectory, "keep", keep_and_die)
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", resume=True, on_note=notes.append)
+    with killed(at="kept"):
+        train(tiny, output=tmp_path / "run", resume=True, on_note=notes.append)
     assert (
         "round 2 was under way and its release is lost: its budget stays spent and it is skipped"
         in notes[1]
@@ -330,12 +304,8 @@ def test_recovery_says_what_happened(tiny, tmp_path, monkeypatch):
 
 def test_killed_between_the_release_and_its_entry(tiny, tmp_path, monkeypatch):
     tiny["privacy"]["randomness"] = "os"
-    with monkeypatch.context() as dying:
-        dying.setattr(
-            fedspend.runs.directory.RunAccount, "commit", lambda *_: (_ for _ in ()).throw(Killed)
-        )
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    with killed(at="enter"):
+        train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     unfinished, other = (tmp_path / "run" / f".{name}.a1b2c3d_" for name in (RELEASE, "notes"))
     for path in (unfinished, other):
         path.write_bytes(b"cut off")
@@ -358,16 +328,8 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
     from safetensors.numpy import load_file, save_file
 
     tiny["privacy"]["randomness"] = "os"
-    keep = fedspend.runs.directory.RunDirectory.keep
-
-    def keep_and_die(self, *release):
-        keep(self, *release)
-        raise Killed
-
-    with pytest.MonkeyPatch.context() as dying:
-        dying.setattr(fedspend.runs.directory.RunDirectory, "keep", keep_and_die)
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    with killed(at="kept"):
+        train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     path = tmp_path / "run" / "release.safetensors"
     arrays, about = read_tensors(path)
     assert load_file(path).keys() == {"update"}
@@ -380,27 +342,19 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
         train(tiny, output=tmp_path / "run", resume=True)
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize(
     "method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"]
 )
 @pytest.mark.parametrize("lost", [0, 3, 6])
 @pytest.mark.filterwarnings("ignore:noise on a class")
-def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, lost):
+def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, method, lost):
     tiny |= {"data": tiny["data"] | {"public_share": 0.1}}
     tiny["privacy"]["randomness"] = "os"
     choose_method(tiny, method)
     tiny["train"]["rounds"] = 8
-    real = fedspend.server.rounds.play
-
-    def die_in_round(progress, *rest):
-        if progress.done == lost:
-            raise Killed
-        return real(progress, *rest)
-
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", die_in_round)
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    with killed(at="play", round=lost + 1):
+        train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     old = fedspend.Plan.load(tmp_path / "run" / "plan.json")
     notes = []
     result = train(tiny, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
@@ -420,17 +374,15 @@ def test_lost_rounds_can_be_made_up_for(tiny, tmp_path, monkeypatch, method, los
         assert verify(result.plan).ok
 
 
-def test_replanning_on_top_of_an_earlier_run(tiny, tmp_path, monkeypatch, place):
+def test_replanning_on_top_of_an_earlier_run(tiny, tmp_path, place):
     """What other runs have spent counts too: the lifetime budget is kept, and used."""
     tiny["privacy"]["randomness"] = "os"
-    start_and_stop(tiny, tmp_path / "one", 2, ledger=place)
+    stopped(tiny, tmp_path / "one", 2, ledger=place)
     with Ledger.open(place, write=True) as ledger:
         ledger.close_run(run_of(tmp_path / "one"), reason="stopped early")
     rest = tiny | {"ledger": {"spend": "remaining"}}
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            train(rest, output=tmp_path / "two", ledger=place)
+    with killed(at="play"):
+        train(rest, output=tmp_path / "two", ledger=place)
     train(rest, output=tmp_path / "two", resume=True, replan=True)
     found = balances(place)
     assert np.all(found.spent <= found.budget)
@@ -438,30 +390,24 @@ def test_replanning_on_top_of_an_earlier_run(tiny, tmp_path, monkeypatch, place)
     assert audit(place).ok
 
 
-def test_when_the_last_round_is_lost_nothing_is_left_to_spread(tiny, tmp_path, monkeypatch):
+def test_when_the_last_round_is_lost_nothing_is_left_to_spread(tiny, tmp_path):
     tiny["privacy"]["randomness"] = "os"
-    start_and_stop(tiny, tmp_path / "run", 3, ledger=tmp_path / "accounts.db")
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", resume=True)
+    stopped(tiny, tmp_path / "run", 3, ledger=tmp_path / "accounts.db")
+    with killed(at="play"):
+        train(tiny, output=tmp_path / "run", resume=True)
     notes = []
     result = train(tiny, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
     assert "no budget is left" in notes[0]
     assert result.metrics[-1]["skipped"]
 
 
-def test_replanning_is_safe_against_a_kill(tiny, tmp_path, monkeypatch):
+def test_replanning_is_safe_against_a_kill(tiny, tmp_path):
     """Killed after the new plan was stored and before the ledger heard of it."""
     tiny["privacy"]["randomness"] = "os"
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
-    with monkeypatch.context() as dying:
-        dying.setattr(Ledger, "replan", lambda *_, **__: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", resume=True, replan=True)
+    with killed(at="play"):
+        train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    with killed(at="fedspend.ledger.Ledger.replan"):
+        train(tiny, output=tmp_path / "run", resume=True, replan=True)
     result = train(tiny, output=tmp_path / "run", resume=True)
     assert result.plan.rounds == 5
     found = balances(tmp_path / "accounts.db")
@@ -470,7 +416,7 @@ def test_replanning_is_safe_against_a_kill(tiny, tmp_path, monkeypatch):
 
 
 def test_replanning_a_simulation_or_a_whole_run_changes_nothing(tiny, tmp_path):
-    start_and_stop(tiny, tmp_path / "run", 2)
+    stopped(tiny, tmp_path / "run", 2)
     notes = []
     result = train(tiny, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append)
     assert result.plan.rounds == 4
@@ -483,7 +429,7 @@ def test_a_run_is_resumed_under_the_budgets_it_began_with(tiny, tmp_path):
     )
     del tiny["privacy"]["groups"]
     tiny["privacy"]["budgets"] = str(tmp_path / "budgets.csv")
-    start_and_stop(tiny, tmp_path / "run", 2)
+    stopped(tiny, tmp_path / "run", 2)
     (tmp_path / "budgets.csv").write_text(
         "client,epsilon\n" + "".join(f"c{n},{5 + n}\n" for n in range(6))
     )
@@ -494,7 +440,7 @@ def test_a_run_is_resumed_under_the_budgets_it_began_with(tiny, tmp_path):
 def test_two_processes_do_not_train_in_one_directory(tiny, tmp_path):
     from fedspend.basics.files import one_at_a_time
 
-    start_and_stop(tiny, tmp_path / "run", 1)
+    stopped(tiny, tmp_path / "run", 1)
     with (
         one_at_a_time(tmp_path / "run"),
         pytest.raises(Refused, match="another process is at work"),
@@ -508,7 +454,7 @@ def test_a_copied_run_directory_cannot_release_a_round_again(tiny, tmp_path):
 
     tiny["privacy"]["randomness"] = "os"
     place = tmp_path / "accounts.db"
-    start_and_stop(tiny, tmp_path / "run", 1, ledger=place)
+    stopped(tiny, tmp_path / "run", 1, ledger=place)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     train(tiny, output=tmp_path / "run", resume=True)
     with pytest.raises(Refused, match="is from after round 1, but the ledger has 4 rounds"):
@@ -516,12 +462,10 @@ def test_a_copied_run_directory_cannot_release_a_round_again(tiny, tmp_path):
     assert audit(str(place)).ok
 
 
-def test_a_closed_run_that_lost_a_round_leaves_the_ledger_sound(tiny, tmp_path, monkeypatch):
+def test_a_closed_run_that_lost_a_round_leaves_the_ledger_sound(tiny, tmp_path):
     tiny["privacy"]["randomness"] = "os"
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    with killed(at="play"):
+        train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     with Ledger.open(tmp_path / "accounts.db", write=True) as ledger:
         ledger.close_run(run_of(tmp_path / "run"), reason="abandoned")
     for options in ({}, {"replan": True}):
@@ -536,7 +480,7 @@ def test_a_ledger_in_the_config_is_charged_without_a_run_directory_too(tiny, tmp
 
 
 def test_a_run_that_names_no_ledger_is_not_resumed_uncharged(tiny, tmp_path):
-    start_and_stop(tiny, tmp_path / "run", 1)
+    stopped(tiny, tmp_path / "run", 1)
     about = json.loads((tmp_path / "run" / "run.json").read_text())
     del about["ledger"]
     (tmp_path / "run" / "run.json").write_text(json.dumps(about))
@@ -546,7 +490,7 @@ def test_a_run_that_names_no_ledger_is_not_resumed_uncharged(tiny, tmp_path):
 
 def test_a_plan_that_spends_the_rest_of_a_ledger_charges_that_ledger(tiny, tmp_path):
     place = tmp_path / "accounts.db"
-    start_and_stop(tiny, tmp_path / "one", 2, ledger=place)
+    stopped(tiny, tmp_path / "one", 2, ledger=place)
     with Ledger.open(place, write=True) as ledger:
         ledger.close_run(run_of(tmp_path / "one"), reason="stopped early")
         from fedspend.configuration.config import config_of
@@ -564,17 +508,10 @@ def test_a_plan_that_spends_the_rest_of_a_ledger_charges_that_ledger(tiny, tmp_p
         train(tiny, output=tmp_path / "three", plan=plan, ledger=place)
 
 
-def test_killed_while_the_ledger_is_made(tiny, tmp_path, monkeypatch):
+def test_killed_while_the_ledger_is_made(tiny, tmp_path):
     """A file in which nothing was stored yet is no ledger; the run begins anew."""
-    from fedspend.ledger import sqlite
-
-    def die(*_):
-        raise Killed
-
-    with monkeypatch.context() as dying:
-        dying.setattr(sqlite.SQLite, "append", die)
-        with pytest.raises(Killed):
-            train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
+    with killed(at="fedspend.ledger.sqlite.SQLite.append"):
+        train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     assert (tmp_path / "accounts.db").exists()
     train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db", resume=True)
     assert audit(str(tmp_path / "accounts.db")).ok
@@ -629,6 +566,7 @@ def test_another_ledger_under_the_same_name_is_noticed(tiny, tmp_path):
     assert "belongs to ledger" in str(verdict.to_dict())
 
 
+@pytest.mark.full
 def test_many_accounts_with_little_left(tmp_path):
     """What is rounded is the rest, not the budget; who has nothing left is left out."""
     from fedspend.ledger.participants import plan_within
@@ -670,9 +608,9 @@ def test_many_accounts_with_little_left(tmp_path):
 
 def test_a_restored_old_copy_is_noticed(tiny, tmp_path):
     place = tmp_path / "accounts.db"
-    start_and_stop(tiny, tmp_path / "run", 1, ledger=place)
+    stopped(tiny, tmp_path / "run", 1, ledger=place)
     old = place.read_bytes()
-    start_and_stop(tiny, tmp_path / "run", 3, resume=True)
+    stopped(tiny, tmp_path / "run", 3, resume=True)
     place.write_bytes(old)
     with pytest.raises(Damaged, match="old copy was restored"):
         train(tiny, output=tmp_path / "run", resume=True)
@@ -686,7 +624,7 @@ def test_a_restored_old_copy_is_noticed(tiny, tmp_path):
 @pytest.mark.parametrize("how", ["removed", "emptied"])
 def test_a_ledger_that_vanished_is_not_replaced_by_an_empty_one(tiny, tmp_path, how):
     place = tmp_path / "accounts.db"
-    start_and_stop(tiny, tmp_path / "run", 1, ledger=place)
+    stopped(tiny, tmp_path / "run", 1, ledger=place)
     place.unlink() if how == "removed" else place.write_bytes(b"")
     with pytest.raises(Refused, match="gone"):
         train(tiny, output=tmp_path / "run", resume=True)
@@ -695,7 +633,7 @@ def test_a_ledger_that_vanished_is_not_replaced_by_an_empty_one(tiny, tmp_path, 
 
 
 def test_a_run_keeps_to_its_ledger(tiny, tmp_path):
-    start_and_stop(tiny, tmp_path / "run", 1, ledger=tmp_path / "accounts.db")
+    stopped(tiny, tmp_path / "run", 1, ledger=tmp_path / "accounts.db")
     with pytest.raises(InvalidInput, match="keeps its account in"):
         train(tiny, output=tmp_path / "run", ledger=tmp_path / "others.db", resume=True)
 
@@ -703,6 +641,7 @@ def test_a_run_keeps_to_its_ledger(tiny, tmp_path):
 # --- a database in trouble ---
 
 
+@pytest.mark.full
 def test_a_server_that_goes_away_between_rounds(tiny, tmp_path, failing_postgres):
     tiny["privacy"]["randomness"] = "os"
     place = failing_postgres.new_database()
@@ -721,6 +660,7 @@ def test_a_server_that_goes_away_between_rounds(tiny, tmp_path, failing_postgres
     assert audit(place, runs=[str(tmp_path / "run")]).ok
 
 
+@pytest.mark.full
 def test_a_server_that_goes_away_in_the_middle_of_a_round(
     tiny, tmp_path, failing_postgres, monkeypatch
 ):
@@ -747,12 +687,13 @@ def test_a_server_that_goes_away_in_the_middle_of_a_round(
     np.testing.assert_allclose(balances(place).spent, balances(place).budget, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_a_full_disk_stops_the_run_and_loses_nothing(tiny, tmp_path, monkeypatch):
     from fedspend.ledger import sqlite
 
     place = tmp_path / "accounts.db"
     tiny["train"]["rounds"] = 40  # a page of the file holds the entries of ten
-    start_and_stop(tiny, tmp_path / "run", 1, ledger=place)
+    stopped(tiny, tmp_path / "run", 1, ledger=place)
     opened = sqlite.SQLite._open
 
     def open_full(self, write):

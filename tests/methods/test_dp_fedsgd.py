@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from lib.configs import small
 
 import fedspend
 from fedspend.configuration.config import config_of
@@ -20,13 +21,14 @@ TERMS = {"rate": 0.5, "clients": 40, "clip": 0.25}
 
 
 def sections(**method):
-    return {
-        "data": {"name": "synthetic", "examples": 200, "features": 4, "classes": 2, "clients": 40},
-        "model": {"name": "logistic"},
-        "method": {"name": "dp-fedsgd", **method},
-        "privacy": {"rate": 0.5, "clip": 0.25, "delta": 1e-3},
-        "train": {"rounds": 6, "local_steps": 2, "batch_size": 4, "lr": 0.1},
-    }
+    return small(
+        "plain",
+        data__examples=200,
+        data__clients=40,
+        method={"name": "dp-fedsgd", **method},
+        privacy={"rate": 0.5, "clip": 0.25, "delta": 1e-3},
+        train__rounds=6,
+    )
 
 
 def test_the_plan_has_the_noise_that_was_asked_for():

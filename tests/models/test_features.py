@@ -121,6 +121,7 @@ def test_bad_requests():
         features("gabor", np.zeros((0, 1, 28, 28), dtype=np.float32))
 
 
+@pytest.mark.full
 def test_features_are_computed_once_for_the_same_images(tmp_path, monkeypatch):
     from fedspend.models import feature_cache
 

@@ -311,12 +311,13 @@ def test_a_question_is_answered_at_once_among_many_accounts(tmp_path):
 # --- over the wire, and on the command line -------------------------------------------------------
 
 
+@pytest.mark.full
 def test_nobody_without_the_token_gets_a_name(ledger):
     with serving(ledger_site(ledger)) as served:
         at = urlsplit(served.address)
         for path, code in ((at.path, 200), ("/", 404), ("/wrong/", 404)):
             for what in ("accounts", "account", "history", "verify", "exact", "overview"):
-                line = http.client.HTTPConnection(HOST, at.port, timeout=20)
+                line = http.client.HTTPConnection(HOST, at.port, timeout=120)
                 body = json.dumps({**CLIENTS, "name": "south"})
                 line.request("POST", path + what, body, {"Content-Type": "application/json"})
                 reply = line.getresponse()
@@ -338,6 +339,7 @@ def test_a_name_of_a_project_cannot_end_the_data(ledger):
     assert "</script" not in re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1]
 
 
+@pytest.mark.full
 def test_a_password_is_not_shown(postgres):
     place = postgres.new_database()
     with Ledger.create(place, simulation=True) as opened:
@@ -369,6 +371,7 @@ def test_bad_flags_are_named(ledger, capsys, tmp_path, monkeypatch, arguments, c
     assert sorted(os.listdir()) == before
 
 
+@pytest.mark.full
 def test_the_command_serves_the_page(ledger, monkeypatch, capsys):
     from urllib.request import urlopen
 
@@ -390,6 +393,7 @@ def test_the_command_serves_the_page(ledger, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("http://127.0.0.1:")
 
 
+@pytest.mark.full
 def test_a_nodes_own_ledger_is_a_ledger(tmp_path, quick_verify):  # noqa: ARG001
     from approval.offers import offered
     from approval.test_node_ledger import account

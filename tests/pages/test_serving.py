@@ -44,7 +44,7 @@ def served():
 
 
 def request(at, method="GET", path=None, body=None, **headers):
-    connection = http.client.HTTPConnection(HOST, at.port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, at.port, timeout=120)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, at.path if path is None else path, body, named)
     reply = connection.getresponse()
@@ -159,7 +159,7 @@ def test_what_is_too_long_is_not_read(served, length):
         f"POST {served.path}double HTTP/1.1\r\nHost: {HOST}:{served.port}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
     )
-    with socket.create_connection((HOST, served.port), timeout=10) as line:
+    with socket.create_connection((HOST, served.port), timeout=120) as line:
         line.sendall(head.encode())
         assert b" 422 " in line.recv(4096)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from urllib.request import Request, urlopen
 
 import pytest
 from browsing import LOW_CONTRAST, NEEDS_CHROMIUM, asked_for, look, screenshot, until, words_of
-from killing import stopped
-from tiny import TINY
+from lib.configs import small, write_toml
+from lib.runs import stopped
 
 from fedspend import train
 from fedspend.cli.main import main
@@ -42,6 +41,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys):
     assert "no run directory" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_train_serves_its_report_while_it_goes_on(tiny, tmp_path, monkeypatch, capsys):
     import fedspend.pages.serving as pages
 
@@ -52,15 +52,15 @@ def test_train_serves_its_report_while_it_goes_on(tiny, tmp_path, monkeypatch, c
         return True
 
     monkeypatch.setattr(pages, "open_browser", visit)
-    from fedspend.basics.toml_text import config_text
 
     path = tmp_path / "tiny.toml"
-    path.write_text(config_text(tiny), encoding="utf-8")
+    write_toml(path, tiny)
     assert main(["train", str(path), "-o", str(tmp_path / "run"), "--watch", "--quiet"]) == 0
     assert "Waiting for the first round" in met[0]
     assert "watch: http://127.0.0.1:" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @NEEDS_CHROMIUM
 def test_the_browser_shows_every_new_round(browser, tiny, tmp_path):
     folder = stopped(tiny, tmp_path / "run", rounds=1)
@@ -81,11 +81,12 @@ def test_the_browser_shows_every_new_round(browser, tiny, tmp_path):
 def watched(tmp_path_factory):
     """The page of a run that has stopped after its second round."""
     folder = tmp_path_factory.mktemp("watched") / "run"
-    stopped(copy.deepcopy(TINY), folder, rounds=2)
+    stopped(small(), folder)
     with serving(watch_site(folder)) as served:
         yield served.address
 
 
+@pytest.mark.full
 @NEEDS_CHROMIUM
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])

@@ -15,6 +15,7 @@ from before.since import as_it_was
 from boundary import summed
 from hypothesis import given
 from hypothesis import strategies as st
+from lib.noise import has_deviation
 from scipy import stats
 
 import fedspend
@@ -80,7 +81,9 @@ def test_samples_have_the_exact_probabilities(deviation):
 
 def test_samples_from_the_operating_system():
     variance = Fraction(29, 10)
-    assert fits(sample(variance, 300_000, Randomness(0, "os").words("noise", 0)), variance) > 1e-6
+    # Fails with chance 1.3e-7: the cell of both tails, 2.4 samples expected, is far from normal.
+    # (Poisson tails of that cell, times the chi-square of the other 15.)
+    assert fits(sample(variance, 300_000, Randomness(0, "os").words("noise", 0)), variance) > 1e-9
 
 
 @pytest.mark.parametrize("broken", ["variance", "rounded normal", "zero twice"])
@@ -317,6 +320,7 @@ def test_whole_orders():
     assert {float(a) for a in ORDERS if a == int(a)} <= set(WHOLE_ORDERS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("epsilon", [0.5, 2, 8, 30])
 @pytest.mark.parametrize("saving_rate", [None, 0.3])
 def test_discrete_noise_never_costs_less_than_continuous_noise(epsilon, saving_rate):
@@ -345,6 +349,7 @@ def of_version_01(epsilons, **terms):
         return fedspend.plan(epsilons, noise="discrete", accountant="rdp", **terms)
 
 
+@pytest.mark.full
 def test_a_discrete_plan_survives_its_file_and_is_checked_there(tmp_path):
     plan = fedspend.plan([4.0, 8.0], delta=1e-3, rounds=5, rate=0.5, noise="discrete")
     plan.save(tmp_path / "plan.json")
@@ -377,6 +382,7 @@ def test_a_plan_that_only_says_discrete_is_caught():
     assert "whole order" in check.failures[0]
 
 
+@pytest.mark.full(only=["plan"])
 @pytest.mark.parametrize("make", [fedspend.plan, of_version_01])
 def test_a_discrete_plan_with_less_noise_is_caught(make):
     noise = {"noise": "discrete"} if make is fedspend.plan else {}
@@ -396,6 +402,7 @@ def test_a_plan_whose_steps_are_no_steps_is_refused(steps):
         plan.replace(parameters=plan.parameters | {"grid_steps": steps})
 
 
+@pytest.mark.full
 def test_a_plan_that_claims_finer_noise_than_it_was_made_for_is_stopped_before_training():
     """Fewer steps lose more of the deviation: a plan for 4096 is no plan for 16."""
     plan = fedspend.plan([2.0] * 50, delta=1e-3, rounds=3, rate=0.5, noise="discrete")
@@ -407,6 +414,7 @@ def test_a_plan_that_claims_finer_noise_than_it_was_made_for_is_stopped_before_t
     check_on_grid(plan, 10, 32, False)
 
 
+@pytest.mark.full
 def test_plans_for_few_bits_are_charged_for_them_and_for_too_few_refused():
     terms = {"delta": 1e-3, "rounds": 3, "rate": 0.5}
     plain = fedspend.plan([2.0] * 50, **terms)
@@ -568,6 +576,7 @@ def small(**changes):
     return {section: values | changes.get(section, {}) for section, values in SMALL.items()}
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("noise", ["discrete", "discrete-distributed"])
 @pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
 def test_every_client_level_method_trains_with_discrete_noise(noise, method):
@@ -606,8 +615,7 @@ def test_released_noise_has_the_planned_variance(distributed, source, bits):
     )
     assert overflowed == 0
     assert np.array_equal(update * 2 / grid.step, np.rint(update * 2 / grid.step))
-    low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], size)
-    assert low <= ((update * 2 / deviation) ** 2).sum() <= high
+    assert has_deviation(update * 2, deviation)
 
 
 def test_sum_on_the_grid_is_near_the_sum_of_clipped_updates():

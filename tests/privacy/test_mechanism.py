@@ -8,6 +8,7 @@ import torch
 from boundary import client_task, replies, summed, tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lib.noise import has_deviation
 from scipy import stats
 from torch import nn
 
@@ -90,12 +91,6 @@ def test_a_client_keeps_its_own_clip_whatever_block_it_is_in():
     np.testing.assert_allclose(together.total, sum(alone), rtol=1e-12)
 
 
-def inside(sample: np.ndarray, deviation: float, level: float = 1e-6) -> bool:
-    """Whether the sample's variance is what a Gaussian of this deviation would show."""
-    low, high = stats.chi2.ppf([level / 2, 1 - level / 2], sample.size)
-    return bool(low <= (sample**2).sum() / deviation**2 <= high)
-
-
 def released(total, deviation, received_variance, denominator, randomness, round):
     """What the server publishes of a sum."""
     noised, _ = Gaussian(randomness).release(
@@ -107,8 +102,9 @@ def released(total, deviation, received_variance, denominator, randomness, round
 @pytest.mark.parametrize("source", ["seeded", "os"])
 def test_central_noise_has_the_planned_deviation(source):
     noise = released(np.zeros(200_000), 3.0, 0.0, 4.0, Randomness(1, source), round=2)
-    assert inside(noise, 3.0 / 4.0)
-    assert stats.kstest(noise[:20_000] / 0.75, "norm").pvalue > 1e-6
+    assert has_deviation(noise, 3.0 / 4.0)
+    # with randomness of the system it fails with chance 1e-8, and the line above with 1e-7
+    assert stats.kstest(noise[:20_000] / 0.75, "norm").pvalue > 1e-8
 
 
 @pytest.mark.parametrize("answered", [0, 1, 7, 10])
@@ -123,10 +119,10 @@ def test_distributed_noise_is_topped_up_for_those_who_did_not_answer(answered):
     assert (len(answers.answered), len(answers.discarded)) == (answered, clients - answered)
     assert answers.received_variance == pytest.approx(answered * share**2, rel=1e-12)
     if answered:
-        assert inside(answers.total, share * math.sqrt(answered))
+        assert has_deviation(answers.total, share * math.sqrt(answered))
     else:
         assert not answers.total.any()
-    assert inside(
+    assert has_deviation(
         released(answers.total, deviation, answers.received_variance, 1.0, randomness, round=1),
         deviation,
     )
@@ -143,7 +139,7 @@ def test_dropping_the_top_up_would_be_noticed():
         own_deviation=share,
         round=1,
     ).total
-    assert not inside(total, 2.0)
+    assert not has_deviation(total, 2.0)
 
 
 def test_noise_differs_by_round_client_and_seed_and_repeats_under_one_key():
@@ -168,7 +164,7 @@ def test_system_randomness_never_repeats():
 def test_system_uniform_is_open_and_uniform():
     values = Randomness(0, "os").uniform(100_000, "cohort", 0)
     assert 0 < values.min() < values.max() < 1
-    assert stats.kstest(values, "uniform").pvalue > 1e-6
+    assert stats.kstest(values, "uniform").pvalue > 1e-8  # which is the chance that it fails
 
 
 @pytest.mark.parametrize("byte", [0x00, 0xFF])
@@ -218,7 +214,7 @@ def test_the_released_bit_estimates_the_share_within_the_clip():
     total = bits([2.0] * 30 + [0.5] * 70)
     draws = np.array([release_bit(total, 5.0, 100.0, Randomness(seed), 0) for seed in range(2000)])
     assert draws.mean() == pytest.approx(0.7, abs=4 * 0.05 / math.sqrt(2000))
-    assert inside(draws - 0.7, 0.05)
+    assert has_deviation(draws - 0.7, 0.05)
 
 
 def test_an_update_that_is_not_finite_is_over_the_clip_and_a_client_without_rows_says_nothing():

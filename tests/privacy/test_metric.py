@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from boundary import client_task, summed, tasks
+from lib.noise import has_deviation
 from scipy import stats
 from torch import nn
 
@@ -103,6 +104,7 @@ def test_a_client_that_is_not_asked_reports_no_metric():
     assert finished(client_task(1), torch.zeros(1), 3, tools).contribution.metric is None
 
 
+@pytest.mark.full
 def test_rounding_is_random_without_bias_on_a_grid_and_never_leaves_the_bounds():
     rows = held([1.0] * 7, [1, 1, 0, 0, 0, 0, 0])  # 2/7 - 1/2 lies between two multiples
     found = np.array([metric_of(rows, number=n) for n in range(3000)])
@@ -139,8 +141,7 @@ def as_planned(values, deviation, level=1e-6):
     whole distribution.
     """
     values = np.asarray(values) / deviation
-    low, high = stats.chi2.ppf([level / 2, 1 - level / 2], values.size)
-    return bool(low <= (values**2).sum() <= high and stats.kstest(values, "norm").pvalue > level)
+    return has_deviation(values, level=level) and stats.kstest(values, "norm").pvalue > level
 
 
 def central(total, deviation, count=1500):
@@ -162,6 +163,7 @@ def test_a_released_metric_has_the_planned_noise_and_stays_on_its_grid(deviation
     )
 
 
+@pytest.mark.full
 def test_small_noise_has_exactly_the_probabilities_of_a_discrete_gaussian():
     """On a grid so coarse that every value can be counted."""
     grid, deviation = NumberGrid(4), 0.5  # two steps
@@ -229,6 +231,7 @@ def distributed(kind, lost, seed, deviation=2.0):
 LOSSES = {"nobody": (), "one": (3,), "half": (0, 2, 4, 6), "all": tuple(range(ROSTER))}
 
 
+@pytest.mark.full(only=["nobody-bit", "nobody-metric", "one-bit", "one-metric"])
 @pytest.mark.parametrize("kind", ["bit", "metric"])
 @pytest.mark.parametrize("lost", LOSSES)
 def test_shares_of_noise_add_up_to_the_planned_noise_whoever_answered(kind, lost):
@@ -336,6 +339,7 @@ def _votes_even_without_rows(_task, held_out, _module, grid, *_):
 # --- what it costs --------------------------------------------------------------------------------
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("noise", ["continuous", "discrete", "discrete-distributed"])
 @pytest.mark.parametrize("numbers", [(None, 4.0), (5.0, None), (5.0, 7.0)])
 def test_update_bit_and_metric_together_cost_what_the_plan_accounts(noise, numbers):
@@ -367,6 +371,7 @@ def test_the_ledger_is_charged_for_all_of_it():
     assert found.round_noise.min() > without.round_noise.max()  # updates have made room
 
 
+@pytest.mark.full
 def test_the_usual_noise_takes_little_and_leaves_room_for_a_bit():
     from fedspend.planning.request import PlanRequest
 
@@ -389,6 +394,7 @@ def test_the_usual_noise_takes_little_and_leaves_room_for_a_bit():
     assert verify(both, max_pld=1).ok
 
 
+@pytest.mark.full
 def test_too_little_noise_is_refused_in_one_line():
     largest = made().noise_multiplier.max()
     for numbers, named in (
@@ -404,6 +410,7 @@ def test_too_little_noise_is_refused_in_one_line():
             made(metric_noise=bad)
 
 
+@pytest.mark.full(only=["factors1"])
 @pytest.mark.parametrize("factors", [None, [1.0, 0.8, 0.5, 0.3]])
 def test_the_plan_keeps_its_parts_in_its_file_and_through_replanning(tmp_path, factors):
     from fedspend.accounting.mechanisms import Mechanisms

@@ -15,6 +15,7 @@ from boundary import client_task
 from hypothesis import given
 from hypothesis import settings as settings_of
 from hypothesis import strategies as st
+from lib.configs import small
 from scipy import stats
 
 import fedspend
@@ -230,20 +231,17 @@ def settings(tmp_path):
     rows, public = tmp_path / "rows.csv", tmp_path / "public.csv"
     for place in (rows, public):
         place.write_text("\n".join(lines))
-    return {
-        "data": {
-            "name": "csv",
-            "path": str(rows),
-            "test_path": str(public),
-            "label": "label",
-            "client": "client",
-            "classes": 2,
-            "bounds": [0, 1],
-        },
-        "model": {"name": "logistic"},
-        "privacy": {"epsilon": 20.0, "delta": 1e-3, "rate": 1.0, "clip": 0.5},
-        "train": {"rounds": 2, "lr": 0.1, "batch_size": 4, "local_steps": 2},
+    data = {
+        "name": "csv",
+        "path": str(rows),
+        "test_path": str(public),
+        "label": "label",
+        "client": "client",
+        "classes": 2,
+        "bounds": [0, 1],
     }
+    privacy = {"epsilon": 20.0, "delta": 1e-3, "rate": 1.0, "clip": 0.5}
+    return small("plain", data=data, method=None, privacy=privacy)
 
 
 def test_a_real_run_has_discrete_noise_unless_it_says_otherwise(settings, tmp_path):

@@ -15,7 +15,8 @@ from fedspend.signing.keys import new_keys
 def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("published")
     private, public = new_keys(folder / "keys")
-    train_real(folder / "run", sign=private, ledger=folder / "ledger.db")
+    (folder / "run").mkdir()
+    train_real(folder / "run", sign=private, ledger=folder / "run" / "ledger.db")
     assert main(["publish", str(folder / "run"), "--sign", str(private)]) == 0
     return Published(folder / "run", folder / "run.publication", private, public)
 

@@ -2,12 +2,12 @@
 they go to the clients, once.
 """
 
-import copy
 import json
 
 import numpy as np
 import pytest
-from records.small import CONFIG
+from lib.configs import small
+from lib.runs import stopped
 from safetensors.numpy import save
 
 import fedspend
@@ -21,25 +21,14 @@ from fedspend.runs.setup import from_config
 from fedspend.stored.files import OLD_NORMS
 from fedspend.stored.run import StoredRun
 
+pytestmark = pytest.mark.full
+
 OLD_FILE = OLD_NORMS.name
-
-
-class Killed(Exception):
-    pass
 
 
 @pytest.fixture
 def config():
-    return copy.deepcopy(CONFIG)
-
-
-def killed_after(config, folder, rounds):
-    def stop(record, _rounds):
-        if record["round"] == rounds:
-            raise Killed
-
-    with pytest.raises(Killed):
-        fedspend.train(config, output=folder, on_round=stop)
+    return small("record", method={"name": "filter", "charge": "norm"})
 
 
 def state_of(folder, client):
@@ -66,7 +55,7 @@ def as_written_by_version_0_1_0(folder):
 def test_norms_go_to_the_clients_and_the_run_goes_on(config, tmp_path, randomness):
     config["privacy"]["randomness"] = randomness
     config["ledger"] = {"project": "norms"}
-    killed_after(config, tmp_path / "old", 2)
+    stopped(config, tmp_path / "old", 2)
     plan, arrays = as_written_by_version_0_1_0(tmp_path / "old")
     setup = from_config(config_of(config), stored=plan)
     states = FolderStates(folder_beside(tmp_path / "old"))
@@ -90,7 +79,7 @@ def with_run(setup, folder):
 
 def test_a_run_that_was_adopted_ends_as_if_nothing_had_happened(config, tmp_path):
     fedspend.train(config, output=tmp_path / "whole")
-    killed_after(config, tmp_path / "old", 2)
+    stopped(config, tmp_path / "old", 2)
     as_written_by_version_0_1_0(tmp_path / "old")
     fedspend.train(config, output=tmp_path / "old", resume=True)
     for name in ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors"):
@@ -105,10 +94,10 @@ def test_norms_go_to_the_clients_once(config, tmp_path):
     config["privacy"]["randomness"] = "os"
     config["ledger"] = {"project": "norms"}
     folder = tmp_path / "old"
-    killed_after(config, folder, 2)
+    stopped(config, folder, 2)
     plan, arrays = as_written_by_version_0_1_0(folder)
     old = (folder / OLD_FILE).read_bytes()
-    killed_after_resuming(config, folder, 3)
+    stopped(config, folder, 3, resume=True)
     newer = state_of(folder, "0")
     assert newer[1]["round"] == 2
     (folder / OLD_FILE).write_bytes(old)
@@ -119,15 +108,6 @@ def test_norms_go_to_the_clients_once(config, tmp_path):
         np.testing.assert_array_equal(state_of(folder, "0")[0][name], newer[0][name])
         np.testing.assert_array_equal(state_of(folder, "1")[0][name], arrays[name][plan.owner == 1])
     assert not (folder / OLD_FILE).exists()
-
-
-def killed_after_resuming(config, folder, rounds):
-    def stop(record, _rounds):
-        if record["round"] == rounds:
-            raise Killed
-
-    with pytest.raises(Killed):
-        fedspend.train(config, output=folder, resume=True, on_round=stop)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +122,7 @@ def killed_after_resuming(config, folder, rounds):
 )
 def test_norms_of_another_run_are_refused_and_stay_where_they_are(config, tmp_path, change):
     folder = tmp_path / "old"
-    killed_after(config, folder, 2)
+    stopped(config, folder, 2)
     plan, arrays = as_written_by_version_0_1_0(folder)
     about = {"round": 1, "plan": plan.hash} | {
         name: value for name, value in change.items() if name != "arrays"

@@ -29,6 +29,7 @@ def check_exact(budgets, rates, terms):
         )
 
 
+@pytest.mark.full
 @effort(max_examples=6)
 @given(settings, st.integers(0, 2**32))
 def test_exact_on_random_terms(terms, seed):
@@ -36,6 +37,7 @@ def test_exact_on_random_terms(terms, seed):
     check_exact(budgets, records.rates(budgets, **terms), terms)
 
 
+@pytest.mark.full
 def test_a_million_records():
     generator = np.random.default_rng(0)
     budgets = generator.uniform(0.1, 10, 1_000_000)
@@ -78,6 +80,7 @@ def test_the_papers_fit_and_what_it_would_overspend():
     assert (told.worst, told.worst_budget) == (pytest.approx(ratio[0], rel=1e-6), 0.1)
 
 
+@pytest.mark.full
 def test_the_fit_clamped_is_safe():
     budgets = np.geomspace(0.05, 200, 200)
     rates = records.rates(budgets, **PAPER, method="scf-clamped")

@@ -12,6 +12,7 @@ import torch
 from boundary import record_engine, record_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lib.configs import small
 from torch import nn
 
 import fedspend
@@ -30,20 +31,14 @@ from fedspend.verification.second_accountant import epsilon_at, renyi_divergence
 
 ORDERS = np.asarray(fedspend.records.ORDERS)
 TERMS = Terms(delta=1e-3, rounds=6, local_steps=5, client_rate=1.0, noise_multiplier=6.0)
-CONFIG = {
-    "data": {
-        "name": "synthetic",
-        "examples": 120,
-        "features": 5,
-        "classes": 3,
-        "clients": 3,
-        "partition": "iid",
-    },
-    "model": {"name": "logistic"},
-    "method": {"name": "filter", "common_rate": 0.9},
-    "privacy": {"preferences": "three-levels", "delta": 1e-3, "noise_multiplier": 8.0, "clip": 0.7},
-    "train": {"rounds": 4, "local_steps": 5, "lr": 0.5, "seed": 2},
-}
+CONFIG = small(
+    "record",
+    data__examples=120,
+    data__clients=3,
+    method={"name": "filter", "common_rate": 0.9},
+    privacy__noise_multiplier=8.0,
+    privacy__clip=0.7,
+)
 
 
 @pytest.fixture
@@ -83,6 +78,7 @@ def second_opinion(steps, one_step, terms):
 # --- what a budget pays for ---
 
 
+@pytest.mark.full
 @settings(max_examples=40)
 @given(
     st.lists(st.floats(0.02, 20.0), min_size=1, max_size=6),
@@ -243,6 +239,7 @@ def test_the_engine_samples_and_divides_as_planned(monkeypatch):
     assert divided == pytest.approx(0.5 * plan.active_by_step[:busy])
 
 
+@pytest.mark.full
 def test_a_run_that_filters_tells_who_is_active(config, tmp_path):
     whole = fedspend.train(config, output=tmp_path / "whole")
     assert whole.plan.short is not None

@@ -2,21 +2,19 @@
 rounds do.
 """
 
-import copy
 import dataclasses
 import json
 import stat
 from pathlib import Path
 
-import killing
 import numpy as np
 import pytest
 import torch
 from boundary import record_engine, record_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from killing import Passed, crash_at
-from records.small import CONFIG
+from lib.configs import small
+from lib.runs import Killed, check_killed_at_every_write, killed
 from torch import nn
 
 import fedspend
@@ -43,7 +41,7 @@ TERMS = Terms(delta=1e-3, rounds=6, local_steps=5, client_rate=1.0, noise_multip
 
 @pytest.fixture
 def config():
-    return copy.deepcopy(CONFIG)
+    return small("record", method={"name": "filter", "charge": "norm"})
 
 
 def by_norm(budget, terms=TERMS, clip=1.0, charge="norm", **more):
@@ -302,10 +300,6 @@ def test_noise_goes_on_when_nobody_is_left(monkeypatch):
 # --- kill, resume, loss ---
 
 
-class Killed(Exception):
-    pass
-
-
 def state_file(folder, client):
     """Where a client of the run in `folder` keeps what its records have left: beside the run
     directory, not in it.
@@ -322,22 +316,13 @@ def state_of(folder, client):
     return {name: array.tobytes() for name, array in arrays.items()}, about
 
 
-def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
+def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path):
     """Killed after the norms were written and before the release was: the round is played again
     from the same norms.
     """
     whole = fedspend.train(config, output=tmp_path / "whole")
-    real = runs.RunDirectory.keep
-
-    def keep(self, round, kept):
-        if round == 2:
-            raise Killed
-        real(self, round, kept)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runs.RunDirectory, "keep", keep)
-        with pytest.raises(Killed):
-            fedspend.train(config, output=tmp_path / "cut")
+    with killed(at="keep", round=3):
+        fedspend.train(config, output=tmp_path / "cut")
     assert (
         json.loads((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()[-1])["round"] == 2
     )
@@ -360,12 +345,12 @@ def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
     assert audit(tmp_path / "whole" / "ledger.db").ok
 
 
-def test_a_simulation_killed_at_every_write_ends_the_same(config, tmp_path, monkeypatch):
+@pytest.mark.full
+def test_a_simulation_killed_at_every_write_ends_the_same(config, tmp_path):
     """Also between one client's state and the next one's, and between the last state and the
     release.
     """
     config["train"] |= {"rounds": 2}
-    monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
 
     def outcome(folder):
         names = ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.json")
@@ -373,21 +358,10 @@ def test_a_simulation_killed_at_every_write_ends_the_same(config, tmp_path, monk
             state_of(folder, client) for client in ("0", "1")
         ]
 
-    fedspend.train(config, output=tmp_path / "whole")
-    expected = outcome(tmp_path / "whole")
-    instant, folder = 0, tmp_path / "killed"
-    for instant in range(1, 200):
-        folder = tmp_path / f"killed-{instant}"
-        try:
-            with monkeypatch.context() as patch:
-                crash_at(patch, instant)
-                fedspend.train(config, output=folder)
-            break  # fewer writes than `instant`: it ran through
-        except killing.Killed:
-            fedspend.train(config, output=folder, resume=True)
-        assert outcome(folder) == expected, f"killed at write {instant}"
-    assert instant > 25, "every write of the run was a place to die"
-    assert outcome(folder) == expected
+    def go(folder, resume):
+        fedspend.train(config, output=folder, resume=resume)
+
+    check_killed_at_every_write(tmp_path, go, outcome, writes=25)
 
 
 def test_a_real_run_publishes_nothing_of_it(config, tmp_path):

@@ -67,6 +67,7 @@ def test_bad_distributions(make):
         make()
 
 
+@pytest.mark.full
 def test_suggested_noise_is_the_least_noisy_of_the_candidates():
     budgets = records.ThreeLevels().draw(400, np.random.default_rng(0))
     told = records.suggest_noise(budgets, **TERMS)
@@ -82,6 +83,7 @@ def test_suggested_noise_is_the_least_noisy_of_the_candidates():
     )
 
 
+@pytest.mark.full
 def test_suggestion_counts_every_client():
     budgets, clients = np.array([1.0, 1.0, 5.0, 5.0]), np.array(["a", "a", "b", "b"])
     told = records.suggest_noise(budgets, **TERMS, clients=clients)
@@ -92,6 +94,7 @@ def test_suggestion_counts_every_client():
     assert told.candidates[10].step_noise == pytest.approx(together)
 
 
+@pytest.mark.full
 def test_suggestion_refuses_what_cannot_be():
     with pytest.raises(InvalidInput, match="one client per record"):
         records.suggest_noise([1.0, 2.0], **TERMS, clients=["a"])

@@ -4,6 +4,7 @@ removed or reordered.
 
 import numpy as np
 import pytest
+from lib.configs import small
 
 import fedspend
 from fedspend.configuration.config import config_of
@@ -34,24 +35,17 @@ def config(tmp_path):
     (tmp_path / "budgets.csv").write_text(
         "record,epsilon\n" + "".join(f"p{n},{1 + n / 100}\n" for n in reversed(range(200)))
     )
-    return {
-        "data": {
-            "name": "csv",
-            "path": str(tmp_path / "rows.csv"),
-            "test_path": str(tmp_path / "test.csv"),
-            "client": "hospital",
-            "record": "patient",
-            "classes": 2,
-        },
-        "model": {"name": "logistic"},
-        "method": {"name": "rpdp"},
-        "privacy": {
-            "budgets": str(tmp_path / "budgets.csv"),
-            "delta": 1e-4,
-            "noise_multiplier": 8.0,
-        },
-        "train": {"rounds": 2, "local_steps": 2, "lr": 0.1},
+    data = {
+        "name": "csv",
+        "path": str(tmp_path / "rows.csv"),
+        "test_path": str(tmp_path / "test.csv"),
+        "client": "hospital",
+        "record": "patient",
+        "classes": 2,
     }
+    budgets = str(tmp_path / "budgets.csv")
+    privacy = {"budgets": budgets, "delta": 1e-4, "noise_multiplier": 8.0}
+    return small("record", data=data, privacy=privacy, train__rounds=2, train__local_steps=2)
 
 
 def without(config, section, *keys):
@@ -105,6 +99,7 @@ def test_a_record_without_a_budget_is_named(config, tmp_path):
     assert "has no column 'record'" in refusal(plan_of, config)
 
 
+@pytest.mark.full
 def test_accounts_stay_with_a_person_when_rows_are_added(config, tmp_path):
     place = tmp_path / "accounts.db"
     fedspend.train(config, output=tmp_path / "one", ledger=place)
@@ -263,6 +258,7 @@ def test_the_file_of_budgets_is_checked_for_lookalikes(config, tmp_path):
     assert "budgets.csv:3: record ids 'p1' and 'P1' differ only by case" in refusal(plan_of, config)
 
 
+@pytest.mark.full
 def test_records_are_registered_from_the_same_file(config, tmp_path, capsys):
     from fedspend.cli.main import main
 

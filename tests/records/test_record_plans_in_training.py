@@ -7,6 +7,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from lib.configs import changed, small
+from lib.runs import killed
 
 import fedspend
 from fedspend.basics.files import one_at_a_time
@@ -16,46 +18,25 @@ from fedspend.configuration.record_plans import record_plan
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
-from fedspend.records import RecordPlan, plan_of
+from fedspend.records import RecordPlan, Terms, plan_of
 from fedspend.records.planning import plan_records
+from fedspend.records.policies import Wanted
 
-CONFIG = {
-    "data": {
-        "name": "synthetic",
-        "examples": 60,
-        "features": 4,
-        "classes": 3,
-        "clients": 3,
-        "partition": "iid",
-    },
-    "model": {"name": "logistic"},
-    "method": {"name": "rpdp"},
-    "privacy": {
-        "preferences": "three-levels",
-        "delta": 1e-5,
-        "rate": 0.8,
-        "noise_multiplier": 8.0,
-        "clip": 0.7,
-    },
-    "train": {"rounds": 4, "local_steps": 5, "lr": 0.5, "seed": 2},
-}
-
-
-class Killed(Exception):
-    pass
+CONFIG = small(
+    "record",
+    data__features=4,
+    data__clients=3,
+    privacy__delta=1e-5,
+    privacy__rate=0.8,
+    privacy__noise_multiplier=8.0,
+    privacy__clip=0.7,
+)
+TERMS = Terms(delta=1e-5, rounds=4, local_steps=5, client_rate=0.8, noise_multiplier=8.0)
 
 
 @pytest.fixture
 def config():
     return copy.deepcopy(CONFIG)
-
-
-def changed(config, **values):
-    new = copy.deepcopy(config)
-    for name, value in values.items():
-        section, key = name.split("__")
-        new.setdefault(section, {})[key] = value
-    return new
 
 
 def balances(place, project=""):
@@ -65,21 +46,6 @@ def balances(place, project=""):
 
 def by_name(plan, values):
     return dict(zip(plan.records, values, strict=True))
-
-
-def kill_in_round(lost, monkeypatch, *args, **options):
-    """Train until the release of round `lost` (from 0) is about to be made."""
-    real = fedspend.server.rounds.play
-
-    def play(progress, *rest):
-        if progress.done == lost:
-            raise Killed
-        return real(progress, *rest)
-
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", play)
-        with pytest.raises(Killed):
-            fedspend.train(*args, **options)
 
 
 # --- a plan that was made before ---
@@ -183,8 +149,9 @@ def test_a_plan_that_breaks_its_promise_trains_nothing(config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_resumed_run_keeps_its_plan(config, tmp_path, monkeypatch):
-    kill_in_round(2, monkeypatch, config, output=tmp_path / "run")
+def test_a_resumed_run_keeps_its_plan(config, tmp_path):
+    with killed(at="play", round=3):
+        fedspend.train(config, output=tmp_path / "run")
     with pytest.raises(InvalidInput, match="started with another plan"):
         fedspend.train(
             config,
@@ -205,19 +172,21 @@ def test_a_resumed_run_keeps_its_plan(config, tmp_path, monkeypatch):
 # --- what a ledger has left ---
 
 
-def stopped_early(config, folder, place, after, monkeypatch):
+def stopped_early(config, folder, place, after):
     """A real run that gives up after some rounds: part of every budget is spent."""
-    kill_in_round(after, monkeypatch, config, output=folder, ledger=place)
+    with killed(at="play", round=after + 1):
+        fedspend.train(config, output=folder, ledger=place)
     with Ledger.open(place, write=True) as ledger:
         (run,) = [run.id for run in ledger.state.runs.values() if run.closed is None]
         ledger.close_run(run, reason="stopped early")
 
 
+@pytest.mark.full(only=["rpdp"])
 @pytest.mark.parametrize("method", ["rpdp", "minimum", "dropout", "filter"])
-def test_what_is_left_is_spent_and_no_more(config, method, tmp_path, monkeypatch):
+def test_what_is_left_is_spent_and_no_more(config, method, tmp_path):
     config["privacy"]["randomness"] = "os"
     place = tmp_path / "accounts.db"
-    stopped_early(config, tmp_path / "one", place, 1, monkeypatch)
+    stopped_early(config, tmp_path / "one", place, 1)
     before = balances(place)
     config["method"]["name"] = method
     rest = fedspend.train(
@@ -241,10 +210,10 @@ def test_what_is_left_is_spent_and_no_more(config, method, tmp_path, monkeypatch
             )
 
 
-def test_a_plan_of_what_is_left_belongs_to_its_ledger(config, tmp_path, monkeypatch):
+def test_a_plan_of_what_is_left_belongs_to_its_ledger(config, tmp_path):
     config["privacy"]["randomness"] = "os"
     place = tmp_path / "accounts.db"
-    stopped_early(config, tmp_path / "one", place, 1, monkeypatch)
+    stopped_early(config, tmp_path / "one", place, 1)
     plan = plan_of(config, ledger=place)
     with pytest.raises(Refused, match="name that ledger"):
         fedspend.train(config, plan=plan, output=tmp_path / "x", project="another")
@@ -286,12 +255,13 @@ def test_a_plan_for_one_run_does_not_spend_what_is_left(config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.full
 def test_remaining_without_budgets_in_the_config_and_with_suggested_noise(
     config, tmp_path, monkeypatch
 ):
     config["privacy"]["randomness"] = "os"
     place = tmp_path / "accounts.db"
-    stopped_early(config, tmp_path / "one", place, 1, monkeypatch)
+    stopped_early(config, tmp_path / "one", place, 1)
     rest = changed(config, ledger__spend="remaining")
     del rest["privacy"]["preferences"], rest["privacy"]["noise_multiplier"]
     monkeypatch.setattr("fedspend.records.noise_choice.CANDIDATES", (2.0, 9.0, 20.0))
@@ -331,17 +301,19 @@ def test_records_that_withdrew_or_have_nothing_left_rest(config, tmp_path):
     assert (found.spent <= found.budget).all()
 
 
-def test_a_record_that_withdraws_stops_the_run_unless_it_rests(config, tmp_path, monkeypatch):
+def test_a_record_that_withdraws_stops_the_run_unless_it_rests(config, tmp_path):
     config["privacy"]["randomness"] = "os"
     config["method"]["name"] = "dropout"
     place = tmp_path / "accounts.db"
     plan = plan_of(config)
     rests = [name for name, rate in by_name(plan, plan.rate[0]).items() if rate == 0]
     takes_part = [name for name, rate in by_name(plan, plan.rate[0]).items() if rate > 0]
-    kill_in_round(1, monkeypatch, config, output=tmp_path / "run", ledger=place)
+    with killed(at="play", round=2):
+        fedspend.train(config, output=tmp_path / "run", ledger=place)
     with Ledger.open(place, write=True) as ledger:
         ledger.withdraw(rests[:1], reason="test", unit="record")
-    kill_in_round(2, monkeypatch, config, output=tmp_path / "run", ledger=place, resume=True)
+    with killed(at="play", round=3):
+        fedspend.train(config, output=tmp_path / "run", ledger=place, resume=True)
     with Ledger.open(place, write=True) as ledger:
         ledger.withdraw(takes_part[:1], reason="test", unit="record")
     with pytest.raises(Refused, match=f"record '{takes_part[0]}' has withdrawn"):
@@ -394,13 +366,15 @@ def test_remaining_needs_accounts(config, tmp_path, prepare, error, told):
 # --- lost rounds ---
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("method", ["rpdp", "minimum", "dropout", "filter"])
 @pytest.mark.parametrize("lost", [0, 2])
-def test_lost_rounds_can_be_made_up_for(config, method, lost, tmp_path, monkeypatch):
+def test_lost_rounds_can_be_made_up_for(config, method, lost, tmp_path):
     config["privacy"]["randomness"] = "os"
     config["method"]["name"] = method
     place = tmp_path / "accounts.db"
-    kill_in_round(lost, monkeypatch, config, output=tmp_path / "run", ledger=place)
+    with killed(at="play", round=lost + 1):
+        fedspend.train(config, output=tmp_path / "run", ledger=place)
     old, notes = RecordPlan.load(tmp_path / "run" / "plan.json"), []
     result = fedspend.train(
         config, output=tmp_path / "run", resume=True, replan=True, on_note=notes.append
@@ -423,13 +397,14 @@ def test_lost_rounds_can_be_made_up_for(config, method, lost, tmp_path, monkeypa
     assert again.plan.hash == new.hash, "a finished run stays as it is"
 
 
-def test_replanning_on_top_of_an_earlier_run(config, tmp_path, monkeypatch):
+def test_replanning_on_top_of_an_earlier_run(config, tmp_path):
     """What other runs have spent counts too: the lifetime budget is kept, and used."""
     config["privacy"]["randomness"] = "os"
     place = tmp_path / "accounts.db"
-    stopped_early(config, tmp_path / "one", place, 1, monkeypatch)
+    stopped_early(config, tmp_path / "one", place, 1)
     rest = changed(config, ledger__spend="remaining")
-    kill_in_round(0, monkeypatch, rest, output=tmp_path / "two", ledger=place)
+    with killed(at="play", round=1):
+        fedspend.train(rest, output=tmp_path / "two", ledger=place)
     result = fedspend.train(rest, output=tmp_path / "two", resume=True, replan=True)
     found = balances(place)
     assert (found.spent <= found.budget).all()
@@ -440,28 +415,30 @@ def test_replanning_on_top_of_an_earlier_run(config, tmp_path, monkeypatch):
     assert audit(str(place)).ok
 
 
-def test_replanning_twice_and_a_simulation(config, tmp_path, monkeypatch, ledger_of_this_user):
+@pytest.mark.full
+def test_replanning_twice_and_a_simulation(config, tmp_path, ledger_of_this_user):
     real = changed(config, privacy__randomness="os", ledger__project="records")
-    kill_in_round(0, monkeypatch, real, output=tmp_path / "run")
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            fedspend.train(real, output=tmp_path / "run", resume=True, replan=True)
+    with killed(at="play", round=1):
+        fedspend.train(real, output=tmp_path / "run")
+    with killed(at="play"):
+        fedspend.train(real, output=tmp_path / "run", resume=True, replan=True)
     result = fedspend.train(real, output=tmp_path / "run", resume=True, replan=True)
     assert result.plan.rounds == 6
     assert sum(bool(line.get("skipped")) for line in result.metrics) == 2
     found = balances(ledger_of_this_user, "records")
     assert (found.spent <= found.budget).all()
     notes = []
-    kill_in_round(1, monkeypatch, config, output=tmp_path / "simulated")
+    with killed(at="play", round=2):
+        fedspend.train(config, output=tmp_path / "simulated")
     fedspend.train(
         config, output=tmp_path / "simulated", resume=True, replan=True, on_note=notes.append
     )
     assert "no round was lost: the plan stays as it is" in notes
 
 
+@pytest.mark.full
 def test_nothing_is_planned_anew_under_a_run_that_is_going_on(
-    config, tmp_path, monkeypatch, ledger_of_this_user
+    config, tmp_path, ledger_of_this_user
 ):
     """Its round is under way, not lost: if it were marked so, its release could not be committed
     any more.
@@ -470,7 +447,8 @@ def test_nothing_is_planned_anew_under_a_run_that_is_going_on(
         changed(config, privacy__randomness="os", ledger__project="records"),
         tmp_path / "run",
     )
-    kill_in_round(1, monkeypatch, real, output=folder)
+    with killed(at="play", round=2):
+        fedspend.train(real, output=folder)
 
     def found():
         with Ledger.open(ledger_of_this_user) as ledger:
@@ -486,9 +464,10 @@ def test_nothing_is_planned_anew_under_a_run_that_is_going_on(
     assert fedspend.train(real, output=folder, resume=True, replan=True).plan.rounds == 5
 
 
-def test_planning_anew_needs_the_number_of_rounds(config, tmp_path, monkeypatch):
+def test_planning_anew_needs_the_number_of_rounds(config, tmp_path):
     real = changed(config, privacy__randomness="os", ledger__project="records")
-    kill_in_round(1, monkeypatch, real, output=tmp_path / "run")
+    with killed(at="play", round=2):
+        fedspend.train(real, output=tmp_path / "run")
     del real["train"]["rounds"]
     with pytest.raises(InvalidInput, match="rounds is missing"):
         fedspend.train(real, output=tmp_path / "run", resume=True, replan=True)
@@ -537,3 +516,33 @@ def test_plans_of_records_need_every_part_to_fit(config):
     plan = plan_of(config)
     with pytest.raises(InvalidInput, match="every record needs a budget and a client"):
         plan_records(plan.budget[:-1], plan.owner, plan.terms, clients=plan.clients)
+
+
+@pytest.mark.parametrize("method", ["minimum", "dropout", "filter", "rpdp"])
+def test_who_is_left_out_sets_nobody_elses_rate(method):
+    budget, owner = np.repeat([0.5, 1.0, 2.0, 4.0], 6), np.tile([0, 1], 12)
+    out = budget == 0.5
+    wanted = Wanted(method=method)
+    plan = plan_records(budget, owner, TERMS, clients=("a", "b"), wanted=wanted, left_out=out)
+    alone = plan_records(budget[~out], owner[~out], TERMS, clients=("a", "b"), wanted=wanted)
+    assert np.array_equal(plan.rate[:, ~out], alone.rate)
+    assert np.array_equal(plan.epsilon[~out], alone.epsilon)
+    assert not plan.rate[:, out].any()
+
+
+@pytest.mark.full
+def test_whoever_would_overspend_without_the_strictest_is_left_out_too(config, tmp_path):
+    """Under `minimum`, the others are sampled more often once the strictest are left out."""
+    config["method"]["name"] = "minimum"
+    place = tmp_path / "accounts.db"
+    first = fedspend.train(config, output=tmp_path / "a", ledger=place).plan
+    names = np.array(first.records)
+    with Ledger.open(place, write=True) as ledger:
+        ledger.change(list(names[first.budget == 5]), 20.0, reason="test", unit="record")
+        ledger.change(list(names[first.budget == 1]), 0.4, reason="test", unit="record")
+    settings = config_of(changed(config, ledger__exhausted="leave-out"))
+    with Ledger.open(place) as ledger:
+        plan = record_plan(settings, federation_of(settings), ledger)
+        assert ledger.over(plan.proposal()).size == 0
+    sampled = by_name(plan, plan.rate[0])
+    assert {name for name, rate in sampled.items() if rate > 0} == set(names[first.budget == 5])

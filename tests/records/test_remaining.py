@@ -86,6 +86,7 @@ def histories(generator, count):
     return Mechanisms.joined(rows, count)
 
 
+@pytest.mark.full
 @given(seed=st.integers(0, 2**32 - 1), stretches=st.sampled_from([((1.0, 4),), SAVING]))
 @settings(max_examples=20)
 def test_past_and_run_never_exceed_the_budget_and_nearly_use_it(seed, stretches):
@@ -228,6 +229,7 @@ def test_a_million_records_with_one_past_are_cheap():
 # --- lost rounds ---
 
 
+@pytest.mark.full(only=["1-wanted1"])
 @pytest.mark.parametrize(
     "wanted",
     [Wanted(), Wanted(saving_share=0.5), Wanted(method="minimum"), Wanted(method="filter")],
@@ -266,6 +268,7 @@ def test_the_rest_is_planned_anew(wanted, begun):
         assert longer.rate[1, free] == pytest.approx(0.5 * longer.rate[-1, free]), "still saving"
 
 
+@pytest.mark.full
 def test_a_filter_by_norms_goes_by_what_is_left_and_is_not_planned_anew():
     wanted, whole = Wanted(method="filter", charge="norm"), replace(TERMS, client_rate=1.0)
     past = Past(

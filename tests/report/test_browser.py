@@ -14,7 +14,7 @@ from browsing import LOW_CONTRAST, NEEDS_CHROMIUM, asked_for, look, screenshot, 
 
 from fedspend.report.html import write_report
 
-pytestmark = NEEDS_CHROMIUM
+pytestmark = [pytest.mark.full, NEEDS_CHROMIUM]
 VISIBLE = """
 return [...document.querySelectorAll('figure')].filter((f) => f.checkVisibility()).map((figure) => {
   const drawings = [...figure.querySelectorAll('svg')];

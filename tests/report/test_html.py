@@ -67,6 +67,7 @@ def report(tmp_path):
 # --- what it says ---------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_simulation_says_first_that_it_protects_nobody(make, report, tmp_path):
     page = report(make(tmp_path / "quickstart"))
     start = page.text[:400]
@@ -117,6 +118,7 @@ def test_a_real_run_shows_no_statistics_of_updates(make, report, tmp_path):
     assert not re.search(r"12\.3%|7\.65|8917|8,917|8918|modulus", page.text)
 
 
+@pytest.mark.full
 def test_norms_are_shaded_and_overflow_is_reported(make, report, tmp_path):
     """A record without quantiles (an older run, a damaged line) has no shade, and is shown all the
     same.
@@ -191,6 +193,7 @@ def test_spending_that_differs_from_the_plan_is_noticed(make, report, tmp_path):
     assert "altered." not in report(make(tmp_path / "sound")).text
 
 
+@pytest.mark.full
 def test_observers_of_distributed_noise_are_set_apart(make, report, tmp_path):
     central = report(make(tmp_path / "central"))
     spread = report(make(tmp_path / "spread", settings={"privacy.noise": "distributed"}))
@@ -201,6 +204,7 @@ def test_observers_of_distributed_noise_are_set_apart(make, report, tmp_path):
 # --- safe and whole -------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_no_string_becomes_markup(make, report, tmp_path):
     labels = [EVIL] * 34 + ["<img src=x>"] * 43 + ["\x00\ud800'"] * 23
     run = make(
@@ -221,6 +225,7 @@ def test_no_string_becomes_markup(make, report, tmp_path):
         assert "\x00" not in page.source
 
 
+@pytest.mark.full
 def test_nothing_is_loaded_and_nothing_changes(make, report, tmp_path):
     run = make(tmp_path / "run")
     first, second = report(run).source, report(run).source
@@ -289,6 +294,7 @@ def test_no_loss_and_no_accuracy_at_all(make, report, tmp_path):
     assert "Privacy spent" in dict(page.figures())
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     "method", ["idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedavg", "fedavg"]
 )
@@ -302,12 +308,14 @@ def test_one_round(make, report, tmp_path, method):
     assert "<circle" in page.source
 
 
+@pytest.mark.full
 def test_an_adaptive_clip_is_a_release(make, report, tmp_path):
     marks = dict(report(make(tmp_path / "adaptive", method="adaptive-clip")).figures())
     assert marks["Clip norm"] == marks["Noise of the averaged update"] == "release"
     assert marks["Noise multiplier"] == "planned"
 
 
+@pytest.mark.full
 def test_many_budgets_become_bands(make, report, tmp_path):
     page = report(
         make(
@@ -342,6 +350,7 @@ def test_many_rounds_stay_small(make, report, tmp_path):
     assert len(page.source) < 400_000
 
 
+@pytest.mark.full
 def test_several_runs_side_by_side(make, report, tmp_path):
     runs = [
         make(tmp_path / "a" / "run"),
@@ -465,6 +474,7 @@ def parts_of(text: str, start: str, end: str) -> str:
     return text[text.index(start) : text.index(end, text.index(start))]
 
 
+@pytest.mark.full
 def test_the_certificate_is_in_plain_words_and_its_checks_are_folded(make, tmp_path):
     page = render(load_runs([make(tmp_path / "plain", rounds=4)]))
     plain = parts_of(page, '<ul class="plain">', "</ul>")
@@ -476,6 +486,7 @@ def test_the_certificate_is_in_plain_words_and_its_checks_are_folded(make, tmp_p
     assert "worst margin" in technical.lower()
 
 
+@pytest.mark.full
 def test_a_check_that_failed_is_never_folded(make, tmp_path):
     failed = [
         {"name": "witness order published", "passed": False, "worst": 1.0, "meaning": "x"},

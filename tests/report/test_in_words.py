@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+from lib.configs import small
+
 import fedspend
 from fedspend.report.dates import begun, dates_of, today
 from fedspend.report.html import render, write_report
@@ -51,6 +54,7 @@ def test_nothing_is_promised_that_is_not_kept(make, tmp_path):
     assert "What epsilon means" not in render([plain])
 
 
+@pytest.mark.full
 def test_what_epsilon_means_by_group_and_observer(make, tmp_path):
     text = page_of(make(tmp_path / "run"))
     part = text[text.rindex("What epsilon means") : text.index("Settings")]
@@ -85,14 +89,7 @@ def test_a_report_is_dated_and_its_run_where_a_ledger_knows(make, tmp_path, monk
 
 
 def test_the_date_of_a_run_is_that_of_its_beginning(tmp_path):
-    config = {
-        "data": {"name": "synthetic", "clients": 4},
-        "model": {"name": "logistic"},
-        "method": {"name": "idp-fedavg"},
-        "privacy": {"epsilon": 5.0, "delta": 1e-3, "rate": 0.5},
-        "train": {"rounds": 2, "local_steps": 1, "batch_size": 8, "lr": 0.1},
-    }
-    fedspend.train(config, output=tmp_path / "run")
+    fedspend.train(small("plain"), output=tmp_path / "run")
     when = begun(tmp_path / "run")
     assert when is not None
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", when)

@@ -7,14 +7,15 @@ import sys
 
 import numpy as np
 import pytest
+from lib.configs import small, write_toml
+from lib.runs import stopped
 
 import fedspend
-from fedspend.basics.toml_text import config_text
 from fedspend.errors import FedspendWarning, InvalidInput
 from fedspend.report.groups import Grouping
 from fedspend.report.loggers import Place, WandB, numbers_of
 
-pytestmark = pytest.mark.usefixtures("quick_verify")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("quick_verify")]
 
 
 class Kept:
@@ -44,13 +45,7 @@ def test_mlflow_gets_metrics_and_epsilon_by_group_and_a_resumed_run_goes_on(
 ):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     tiny["train"]["loggers"] = ["mlflow"]
-
-    def stop(line, _rounds):
-        if line["round"] == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fedspend.train(tiny, output=tmp_path / "run", on_round=stop)
+    stopped(tiny, tmp_path / "run")
     result = fedspend.train(tiny, output=tmp_path / "run", resume=True)
     for key, wanted in (
         ("accuracy", [line["accuracy"] for line in result.metrics]),
@@ -133,37 +128,33 @@ def own_rows(folder, budgets):
         lines = csv.writer(file)
         lines.writerow(["client", "x", "label"])
         for client in budgets:
-            lines.writerows((client, f"{x:.3f}", int(x > 0)) for x in draw.normal(size=12))
+            lines.writerows((client, f"{x:.3f}", int(x > 0)) for x in draw.normal(size=20))
     with (folder / "budgets.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["client", "epsilon"])
         lines.writerows(budgets.items())
-    return {
-        "data": {
-            "name": "csv",
-            "path": str(folder / "rows.csv"),
-            "label": "label",
-            "client": "client",
-            "classes": 2,
-            "bounds": [-4, 4],
-            "validation": 0.3,
-        },
-        "model": {"name": "logistic"},
-        "method": {"name": "idp-fedavg"},
-        "privacy": {
-            "budgets": str(folder / "budgets.csv"),
-            "delta": 1e-3,
-            "rate": 0.9,
-            "accountant": "rdp",
-        },
-        "train": {"rounds": 2, "local_steps": 1, "batch_size": 4, "lr": 0.1},
-        "evaluation": {"mode": "private"},
-        "ledger": {"project": "clinic"},
+    data = {
+        "name": "csv",
+        "path": str(folder / "rows.csv"),
+        "label": "label",
+        "client": "client",
+        "classes": 2,
+        "bounds": [-4, 4],
+        "validation": 0.3,
     }
+    return small(
+        "plain",
+        data=data,
+        privacy__epsilon=None,
+        privacy__budgets=str(folder / "budgets.csv"),
+        evaluation__mode="private",
+        ledger__project="clinic",
+    )
 
 
 def test_of_a_real_run_nothing_is_told_about_single_clients(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    # of 60 rows none is held out with chance 0.7**60 < 1e-9, and then nothing could be measured
     config = own_rows(tmp_path, {"anna": 3.0, "bert": 6.0, "carl": 6.0})
     kept = Kept()
     result = fedspend.train(config, output=tmp_path / "run", loggers=[kept, "mlflow"])
@@ -244,7 +235,7 @@ def test_a_missing_library_is_named_before_anything_is_written(
         lambda package: None if package == name else object(),
     )
     config = tmp_path / "tiny.toml"
-    config.write_text(config_text(tiny))
+    write_toml(config, tiny)
     code = main(["train", str(config), "-o", str(tmp_path / "run"), "--logger", name])
     assert code == 2
     assert f"pip install 'fedspend[{name}]'" in capsys.readouterr().err

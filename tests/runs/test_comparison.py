@@ -7,22 +7,21 @@ import math
 
 import numpy as np
 import pytest
-from tiny import TINY
+from lib.configs import small, write_toml
 
 import fedspend
-from fedspend.basics.toml_text import config_text
 from fedspend.cli.main import main
 from fedspend.runs import comparison
 from fedspend.runs.comparison import Comparison
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
 
-SHORT = {
-    **TINY,
-    "privacy": {name: value for name, value in TINY["privacy"].items() if name != "saving_rate"},
-    "task": {"metrics": ["accuracy", "f1"]},
-    "train": {**TINY["train"], "rounds": 2, "tail_average": 1},
-}
+SHORT = small(
+    privacy__saving_rate=None,
+    task__metrics=["accuracy", "f1"],
+    train__rounds=2,
+    train__tail_average=1,
+)
 METHODS = ["dp-fedavg", "idp-fedavg"]
 T_OF_2, T_OF_3 = 12.706205, 4.302653  # Student's t at 97.5%, with one and two degrees of freedom
 
@@ -48,6 +47,7 @@ def compared(remembered):  # noqa: ARG001
     return lambda seeds: fedspend.compare(SHORT, METHODS, seeds, workers=1, progress=False)
 
 
+@pytest.mark.full
 def test_every_metric_of_every_seed_is_that_of_train(compared):
     found = compared(3)
     assert found.metrics == ("accuracy", "f1")
@@ -127,7 +127,7 @@ def test_the_model_that_a_stopping_rule_keeps_is_the_one_compared():
 @pytest.fixture
 def config(tmp_path, remembered):  # noqa: ARG001
     path = tmp_path / "config.toml"
-    path.write_text(config_text(SHORT))
+    write_toml(path, SHORT)
     return str(path)
 
 
@@ -159,6 +159,7 @@ def test_the_command_prints_the_table_in_every_format(config, compared, capsys, 
         assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
 
 
+@pytest.mark.full
 def test_a_folder_has_every_format_and_a_plot_of_every_metric(config, compared, tmp_path, capsys):
     folder = tmp_path / "out"
     assert main(told(config, "-o", str(folder))) == 0

@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from lib.configs import small, write_toml
+from lib.runs import killed, stopped
 
 import fedspend
 from fedspend.basics.tensors import read_sealed
@@ -102,6 +104,7 @@ def test_what_a_stopped_run_leaves_stays_charged(stopping, tmp_path):
         assert max(freed) < max(row["spent"] for row in other.balances("client").rows())
 
 
+@pytest.mark.full
 def test_a_stopped_run_passes_verification_and_can_be_published(stopping, tmp_path):
     from fedspend.publishing.checking import verify_publication
     from fedspend.publishing.writing import publish
@@ -119,6 +122,7 @@ def test_a_stopped_run_passes_verification_and_can_be_published(stopping, tmp_pa
     assert verify_publication(tmp_path / "public").ok
 
 
+@pytest.mark.full
 def test_another_best_model_in_its_place_is_noticed(stopping, tmp_path):
     """The model of a stopped run is the checkpoint's best one, not any other."""
     from fedspend.basics.tensors import seal
@@ -133,20 +137,12 @@ def test_another_best_model_in_its_place_is_noticed(stopping, tmp_path):
     assert verdicts["model"] is False
 
 
+@pytest.mark.full
 def test_killed_and_resumed_it_stops_in_the_same_round_with_the_same_model(stopping, tmp_path):
-    class Killed(Exception):
-        pass
-
     whole = fedspend.train(stopping, output=tmp_path / "whole")
     for at in range(1, len(whole.metrics) + 1):
         folder = tmp_path / f"killed{at}"
-
-        def die(line, _rounds, at=at):
-            if line["round"] == at:
-                raise Killed
-
-        with pytest.raises(Killed):
-            fedspend.train(stopping, output=folder, on_round=die)
+        stopped(stopping, folder, at)
         fedspend.train(stopping, output=folder, resume=True)
         for name in ("metrics.jsonl", "model.safetensors", "checkpoint.safetensors"):
             assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -177,16 +173,16 @@ def own_rows(tmp_path, evaluation, validation=0.0, test=True):
         "bounds": [-4, 4],
         "validation": validation,
     }
-    return {
-        "data": data | ({"test_path": str(tmp_path / "test.csv")} if test else {}),
-        "model": {"name": "logistic"},
-        "method": {"name": "dp-fedavg"},
-        "privacy": {"epsilon": 8.0, "delta": 1e-3, "rate": 1.0, "accountant": "rdp"},
-        "train": {"rounds": 4, "local_steps": 1, "batch_size": 8, "lr": 0.1},
-        "evaluation": evaluation,
-        "stop": {"patience": 1},
-        "ledger": {"project": "clinic"},
-    }
+    return small(
+        "plain",
+        data=data | ({"test_path": str(tmp_path / "test.csv")} if test else {}),
+        method__name="dp-fedavg",
+        privacy__rate=1.0,
+        train={"rounds": 4, "local_steps": 1, "batch_size": 8, "lr": 0.1},
+        evaluation=evaluation,
+        stop__patience=1,
+        ledger__project="clinic",
+    )
 
 
 def test_a_real_run_stops_by_public_rows_and_by_what_is_paid_for(tmp_path):
@@ -270,12 +266,12 @@ def test_a_private_tune_refuses_trials_of_different_length(tiny):
         prepared(any_config(tiny, ()), None, None)
 
 
+@pytest.mark.full
 def test_the_summary_says_so(stopping, tmp_path, capsys):
-    from fedspend.basics.toml_text import config_text
     from fedspend.cli.main import main
 
     config = tmp_path / "run.toml"
-    config.write_text(config_text(stopping))
+    write_toml(config, stopping)
     assert main(["train", str(config), "-o", str(tmp_path / "a")]) == 0
     said = capsys.readouterr().out
     assert "Stopped early" in said
@@ -292,20 +288,11 @@ def test_lines_without_a_rule_are_left_alone():
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_closing_a_run_by_hand_frees_nothing_that_its_rule_would_keep(
-    stopping, tmp_path, monkeypatch, rounds
-):
+def test_closing_a_run_by_hand_frees_nothing_that_its_rule_would_keep(stopping, tmp_path, rounds):
     """A run that was killed after its rule had stopped it, and before its account was closed."""
     folder = tmp_path / "run"
-
-    def kill(line, _rounds):
-        if line["round"] == rounds:
-            raise KeyboardInterrupt
-
-    if rounds == 0:
-        monkeypatch.setattr(Ledger, "reserve", lambda *_, **__: kill({"round": 0}, 8))
-    with pytest.raises(KeyboardInterrupt):
-        fedspend.train(stopping, output=folder, on_round=kill)
+    with killed(at="told" if rounds else "fedspend.ledger.Ledger.reserve"):
+        fedspend.train(stopping, output=folder)
     with Ledger.open(str(folder / "ledger.db"), write=True) as book:
         (run,) = book.state.runs
         before = [row["spent"] for row in book.balances("client").rows()]

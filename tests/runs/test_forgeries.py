@@ -18,11 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from killing import Killed
-from tiny import TINY
+from lib.configs import small
+from lib.runs import killed
+from lib.verdicts import remembering
+from owners import verify_run
 
 import fedspend.server.rounds
-from fedspend import train, verify_run
+from fedspend import train
 from fedspend.basics.tensors import pack, read_tensors, seal
 from fedspend.cli.main import main
 from fedspend.errors import FedspendError
@@ -55,53 +57,31 @@ class Watch:
         assert time.process_time() - self.began < SECONDS
 
 
+VERIFY = remembering(Plan.verify)
+
+
 @pytest.fixture(autouse=True)
 def quick_accountants(monkeypatch, request):
     """Where the plan is not what is forged, the accountants read it once."""
     if "plan" not in request.node.name:
-        real = Plan.verify
-        monkeypatch.setattr(
-            Plan,
-            "verify",
-            lambda self, **options: (
-                KNOWN.setdefault(self.hash, None)
-                or KNOWN.update({self.hash: real(self, **options)})
-                or KNOWN[self.hash]
-            ),
-        )
-
-
-KNOWN = {}
+        monkeypatch.setattr(Plan, "verify", VERIFY)
 
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
     """A finished run, another of the same config, and one that was killed in its third round."""
     place = tmp_path_factory.mktemp("originals")
-    config = copy.deepcopy(TINY)
-    config["privacy"]["randomness"] = "os"
+    config = small(privacy__randomness="os")
     for name in ("one", "two", "killed"):
         ledger = place / f"{name}.db"
         if name == "killed":
-            with pytest.MonkeyPatch.context() as dying:
-                real = fedspend.server.rounds.play
-                dying.setattr(fedspend.server.rounds, "play", dying_in(2, real))
-                with pytest.raises(Killed):
-                    train(config, output=place / name, ledger=ledger)
+            with killed(at="play", round=3):
+                train(config, output=place / name, ledger=ledger)
         else:
             train(config, output=place / name, ledger=ledger)
             write_report([place / name], REPORT.of(place / name))
         assert verify_run(place / name).ok
     return place, config
-
-
-def dying_in(round, real):
-    def play(state, *rest):
-        if state.done == round:
-            raise Killed
-        return real(state, *rest)
-
-    return play
 
 
 @pytest.fixture
@@ -211,6 +191,7 @@ def hash_or_nothing(content):
         return "sha256:" + "0" * 64
 
 
+@pytest.mark.full(but=["1"])
 @pytest.mark.parametrize("part", range(5))
 def test_forged_plans(contents, tmp_path, capsys, part):
     for seed in range(part, EACH, 5):
@@ -228,6 +209,7 @@ def test_forged_plans(contents, tmp_path, capsys, part):
         assert len(said) <= 1, (seed, kind, said)
 
 
+@pytest.mark.full
 def test_originals_of_the_plans_pass(contents, tmp_path, capsys):
     for content in contents:
         (tmp_path / "plan.json").write_text(
@@ -256,6 +238,7 @@ def test_what_is_no_plan_at_all_is_one_line(tmp_path, capsys, text):
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
+@pytest.mark.full(only=["few-0.001", "98,000-0.001", "98,000-10000000000.0", "huge-0.001"])
 @pytest.mark.parametrize("noise", [5e-324, 1e-300, 1e-3, 1e10, 1e200, 1.7e308])
 @pytest.mark.parametrize("orders", ["few", "98,000", "huge"])
 def test_numbers_that_nobody_plans_with_are_judged_without_a_warning(
@@ -291,6 +274,7 @@ def test_a_plan_with_hardly_any_sampling(tmp_path, capsys, recwarn):
 # --- certificates ---
 
 
+@pytest.mark.full(but=["1"])
 @pytest.mark.parametrize("part", range(3))
 def test_forged_certificates(run, part):
     path = run / "certificate.json"
@@ -393,6 +377,7 @@ def audited(path, folder):
         return False
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", range(3))
 def test_forged_ledgers(originals, tmp_path, part):
     folder = with_ledger(originals[0], "one", tmp_path)
@@ -476,6 +461,7 @@ def forge_run(folder, other, chance):
     return kind
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", range(3))
 def test_forged_run_directories(originals, tmp_path, part):
     place = originals[0]

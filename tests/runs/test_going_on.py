@@ -6,10 +6,11 @@ import stat
 
 import numpy as np
 import pytest
-from killing import Killed, stopped
+from lib.configs import write_toml
+from lib.runs import killed, stopped
+from owners import verify_run
 
-import fedspend.server.rounds
-from fedspend import train, verify_run
+from fedspend import train
 from fedspend.basics.tensors import read_tensors, seal
 from fedspend.cli.main import main
 from fedspend.errors import FedspendError, InvalidInput, Refused
@@ -41,6 +42,7 @@ def begun(request, tiny, tmp_path):
 # --- copies ---
 
 
+@pytest.mark.full(only=["inside"])
 def test_a_copy_does_not_go_on_whoever_comes_first(begun, tmp_path):
     config, folder, _ = begun
     shutil.copytree(folder, tmp_path / "copy")
@@ -191,18 +193,10 @@ def test_damaged_tensors_are_refused_in_one_line(tiny, tmp_path, name, how):
     assert "\n" not in str(refused.value)
 
 
-def test_a_checkpoint_that_somebody_made_is_noticed_once_its_round_has_begun(
-    tiny, tmp_path, monkeypatch
-):
+def test_a_checkpoint_that_somebody_made_is_noticed_once_its_round_has_begun(tiny, tmp_path):
     folder = stopped(tiny, tmp_path / "run")
-
-    def die(*_):
-        raise Killed
-
-    with monkeypatch.context() as dying:
-        dying.setattr(fedspend.server.rounds, "play", die)
-        with pytest.raises(Killed):
-            train(tiny, output=folder, resume=True)
+    with killed(at="play"):
+        train(tiny, output=folder, resume=True)
     arrays, about = read_tensors(folder / "checkpoint.safetensors")
     del about["digest"]
     arrays["parameters"] = np.zeros_like(arrays["parameters"])
@@ -212,6 +206,7 @@ def test_a_checkpoint_that_somebody_made_is_noticed_once_its_round_has_begun(
     assert not verify_run(folder).ok
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize(
     ("name", "body"),
     [
@@ -223,8 +218,7 @@ def test_a_checkpoint_that_somebody_made_is_noticed_once_its_round_has_begun(
     ],
 )
 def test_damaged_documents_are_refused_in_one_line(tiny, tmp_path, name, body, capsys):
-    config = tmp_path / "run.toml"
-    config.write_text(as_toml(tiny))
+    config = write_toml(tmp_path / "run.toml", tiny)
     folder = stopped(str(config), tmp_path / "run")
     (folder / name).write_bytes(body)
     code = main(["train", str(config), "-o", str(folder), "--resume"])
@@ -233,18 +227,6 @@ def test_damaged_documents_are_refused_in_one_line(tiny, tmp_path, name, body, c
     assert len(said) == 1, said
     assert said[0].startswith("fedspend: ")
     assert name in said[0]
-
-
-def as_toml(config):
-    lines = []
-    for section, values in config.items():
-        lines.append(f"[{section}]")
-        for key, value in values.items():
-            text = json.dumps(value)
-            for name in ("epsilon", "share"):
-                text = text.replace(f'"{name}": ', f"{name} = ")
-            lines.append(f"{key} = {text}")
-    return "\n".join(lines) + "\n"
 
 
 def test_without_its_plan_a_run_does_not_go_on(tiny, tmp_path):

@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tasks.test_runs import REGRESSION, Stop, csv_config, stop_after, text_config, with_
+from lib.runs import stopped
+from tasks.test_runs import REGRESSION, csv_config, text_config, with_
 from torch import nn
 
 import fedspend
@@ -38,11 +39,9 @@ OPTIMISED = with_(
 
 def test_a_run_that_stops_leaves_the_model_of_its_last_round_and_verifies(tmp_path):
     folder = tmp_path / "run"
-    with pytest.raises(Stop):
-        fedspend.train(REGRESSION, output=folder, on_round=stop_after(2))
+    stopped(REGRESSION, folder)
     two = fedspend.load_model(folder)
-    with pytest.raises(Stop):
-        fedspend.train(REGRESSION, output=folder, resume=True, on_round=stop_after(3))
+    stopped(REGRESSION, folder, rounds=3, resume=True)
     three = fedspend.load_model(folder)
     assert not torch.equal(flat_vector(two), flat_vector(three))
     assert fedspend.verify_run(folder).ok
@@ -53,8 +52,7 @@ def test_a_run_that_stops_leaves_the_model_of_its_last_round_and_verifies(tmp_pa
 
 def test_optimisers_resume_to_the_last_bit(tmp_path):
     whole = fedspend.train(OPTIMISED, output=tmp_path / "whole")
-    with pytest.raises(Stop):
-        fedspend.train(OPTIMISED, output=tmp_path / "cut", on_round=stop_after(2))
+    stopped(OPTIMISED, tmp_path / "cut")
     resumed = fedspend.train(OPTIMISED, output=tmp_path / "cut", resume=True)
     assert torch.equal(flat_vector(resumed.model), flat_vector(whole.model))
     assert resumed.metrics == whole.metrics

@@ -5,37 +5,26 @@ import os
 import shlex
 import signal
 import stat
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny import TINY
+from lib.configs import changed, small, write_toml
 
 import fedspend
-from fedspend.basics.toml_text import config_text
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput, Refused
 from fedspend.runs import comparison, kept
 
-PRIVACY = {name: value for name, value in TINY["privacy"].items() if name != "saving_rate"}
-SHORT = {
-    **TINY,
-    "privacy": PRIVACY,
-    "train": {**TINY["train"], "rounds": 2, "tail_average": 1},
-}
+SHORT = small(privacy__saving_rate=None, train__rounds=2, train__tail_average=1)
 # the second arm is far from finished when the first one is
 LONG = ["--vary", "train.rounds=2,3000"]
-SOURCES = str(Path(fedspend.__file__).parents[1])
 
 
 @pytest.fixture
 def config(tmp_path):
-    path = tmp_path / "short.toml"
-    path.write_text(config_text(SHORT))
-    return path
+    return write_toml(tmp_path / "short.toml", SHORT)
 
 
 def command(config, *more):
@@ -43,25 +32,6 @@ def command(config, *more):
         *("compare", str(config), "--methods", "dp-fedavg", "--seeds", "2", "--json"),
         *("--set", "privacy.accountant=rdp", *LONG, *more),
     ]
-
-
-def started(arguments, folder):
-    """The command, in a session of its own, so that a signal can be sent to all of it."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedspend", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=hears_ctrl_c,
-    )
-
-
-def hears_ctrl_c():
-    """Also where whoever started the tests ignores it, as a shell does in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(condition, patience=300.0):
@@ -88,27 +58,29 @@ def members(session):
     return found
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc")
 @pytest.mark.parametrize(
     ("workers", "kind", "to_all"),
     [("2", signal.SIGINT, True), ("2", signal.SIGTERM, False), ("1", signal.SIGTERM, False)],
 )
 def test_it_stops_at_once_and_goes_on_to_the_same_bytes(
-    config, tmp_path, finished, workers, kind, to_all
+    config, tmp_path, finished, fork_server, workers, kind, to_all
 ):
     asked = command(config, "-o", "kept here", "--workers", workers)
     runs = tmp_path / "kept here" / "runs.jsonl"
-    going = started(asked, tmp_path)
+    going = fork_server.start(*asked, folder=tmp_path)
     wait_for(lambda: lines_in(runs) == 2 or going.poll() is not None)
-    assert going.poll() is None, going.stderr.read()
+    assert going.poll() is None, going.err
     began = time.monotonic()
     (os.killpg if to_all else os.kill)(going.pid, kind)  # Ctrl-C reaches workers, too
-    out, said = going.communicate(timeout=120)
-    assert time.monotonic() - began < 60
-    assert (going.returncode, out) == (130, "")
-    wait_for(lambda: members(going.pid) == [], patience=30.0)
+    assert (going.wait(), going.out) == (130, "")
+    assert time.monotonic() - began < 300
+    wait_for(lambda: members(going.pid) == [], patience=120.0)
     again = shlex.join(["fedspend", *asked])
-    assert said == (f"fedspend: stopped; 2 of 4 runs are kept in kept here; go on with: {again}\n")
+    assert going.err == (
+        f"fedspend: stopped; 2 of 4 runs are kept in kept here; go on with: {again}\n"
+    )
     assert lines_in(runs) == 2
     assert not (runs.parent / "comparison.json").exists()
     for file in runs.parent.iterdir():
@@ -142,13 +114,14 @@ def finished(monkeypatch, tmp_path, capsys):
     return run
 
 
-def test_without_a_folder_it_says_that_nothing_is_kept(config, tmp_path):
-    going = started(command(config, "--workers", "1", "--log", "log.txt"), tmp_path)
+@pytest.mark.full
+def test_without_a_folder_it_says_that_nothing_is_kept(config, tmp_path, fork_server):
+    asked = command(config, "--workers", "1", "--log", "log.txt")
+    going = fork_server.start(*asked, folder=tmp_path)
     wait_for(lambda: "training: 2 of 4" in text_of(tmp_path / "log.txt"))
-    going.send_signal(signal.SIGINT)
-    _, said = going.communicate(timeout=60)
-    assert going.returncode == 130
-    assert said == (
+    going.kill(signal.SIGINT)
+    assert going.wait() == 130
+    assert going.err == (
         "fedspend: stopped; the 2 of 4 runs that were finished are lost, because no folder was "
         "named; with -o DIR they are kept, and the same command goes on\n"
     )
@@ -178,6 +151,7 @@ def compared(config, folder, methods=("dp-fedavg",), **more):
     )
 
 
+@pytest.mark.full
 def test_arms_values_and_seeds_may_be_added(config, numbered, tmp_path):
     folder = tmp_path / "kept"
     compared(config, folder, vary=["train.lr=0.1,0.4"])
@@ -210,7 +184,7 @@ def test_a_changed_config_is_refused_and_nothing_is_lost(config, numbered, tmp_p
 
 def test_a_policy_for_all_is_not_the_policy_of_the_files_method(numbered, tmp_path):
     """The same values, but `overrides` gives the file's policy to the other method, too."""
-    own = {**SHORT, "privacy": {**PRIVACY, "policy": "uniform"}, "method": {"name": "idp-fedavg"}}
+    own = changed(SHORT, privacy__policy="uniform", method__name="idp-fedavg")
     compared(own, tmp_path / "kept", ("idp-fedavg", "adaptive-clip"))
     with pytest.raises(InvalidInput, match=r"privacy\.policy of method\.name=adaptive-clip was"):
         compared(
@@ -232,14 +206,15 @@ def test_runs_of_other_code_are_not_used_again(config, tmp_path, monkeypatch, ch
         compared(config, tmp_path / "kept")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("numbered")
 def test_runs_of_other_data_are_not_used_again(tmp_path):
     rows = [f"{n % 7},{n % 3},{n % 2},{'test' if n % 5 == 0 else 'train'}" for n in range(60)]
     table = tmp_path / "own.csv"
     table.write_text("\n".join(["x,y,label,split", *rows]) + "\n")
     data = {"name": "csv", "path": str(table), "classes": 2, "clients": 6, "label": "label"}
-    own = {**SHORT, "data": {**data, "split": "split", "partition": "iid"}}
-    own["privacy"] = {**PRIVACY, "randomness": "seeded"}
+    data |= {"split": "split", "partition": "iid"}
+    own = changed(SHORT, data=data, privacy__randomness="seeded")
     compared(own, tmp_path / "kept")
     compared(own, tmp_path / "kept")
     table.write_text(table.read_text().replace("1,1,1", "2,1,1", 1))
@@ -247,6 +222,7 @@ def test_runs_of_other_data_are_not_used_again(tmp_path):
         compared(own, tmp_path / "kept")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("numbered")
 def test_folders_of_others_are_refused(config, tmp_path):
     fedspend.sweep(SHORT, {"train.lr": [0.1]}, output=tmp_path / "sweep", workers=1)

@@ -5,25 +5,13 @@ takes, with the same findings, plans and messages.
 import json
 
 import pytest
-from tiny import TINY
+from lib.configs import small, write_toml
 
 import fedspend
-from fedspend.basics.toml_text import config_text
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput, Refused
 
-RECORDS = {
-    **TINY,
-    "method": {"name": "rpdp"},
-    "privacy": {
-        "preferences": "three-levels",
-        "delta": 1e-3,
-        "rate": 0.8,
-        "clip": 0.5,
-        "noise_multiplier": 2.0,
-    },
-    "train": {name: value for name, value in TINY["train"].items() if name != "batch_size"},
-}
+TINY, RECORDS = small(), small("record", train__tail_average=2, train__server_momentum=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +83,7 @@ def test_what_is_no_plan_run_or_publication_is_named(places, tmp_path):
 
 @pytest.mark.parametrize("document", [TINY, RECORDS], ids=["clients", "records"])
 def test_a_config_gives_the_plan_of_the_command(document, tmp_path, capsys):
-    path = tmp_path / "config.toml"
-    path.write_text(config_text(document))
+    path = write_toml(tmp_path / "config.toml", document)
     assert main(["plan", str(path), "--json", "--set", "train.rounds=3"]) == 0
     said = json.loads(capsys.readouterr().out)
     for config in (document, str(path), path):
@@ -104,12 +91,11 @@ def test_a_config_gives_the_plan_of_the_command(document, tmp_path, capsys):
 
 
 def test_a_config_may_spend_what_a_ledger_has_left(tmp_path):
-    named = {**TINY, "data": {**TINY["data"]}}
     ledger = str(tmp_path / "accounts.db")
-    fedspend.train(named, output=tmp_path / "run", ledger=ledger, progress=False)
+    fedspend.train(TINY, output=tmp_path / "run", ledger=ledger, progress=False)
     left = ["ledger.spend=remaining", f"ledger.location={ledger}"]
     with pytest.raises(Refused):
-        fedspend.plan(config=named, overrides=left)
+        fedspend.plan(config=TINY, overrides=left)
 
 
 @pytest.mark.parametrize(

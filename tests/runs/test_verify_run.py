@@ -4,18 +4,16 @@ import json
 import random
 import shutil
 import sqlite3
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
 from before.old_files import RUNS, copied
-from killing import Killed, stopped
-from tiny import TINY
+from lib.configs import small
+from lib.runs import killed, stopped
+from lib.verdicts import remembering
+from owners import verify_run
 
-import fedspend
-import fedspend.runs.directory
-import fedspend.server.rounds
-from fedspend import train, verify_run
+from fedspend import train
 from fedspend.basics.files import one_at_a_time
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput
@@ -27,24 +25,13 @@ from fedspend.stored.files import FILES, OLD_NORMS, REPORT
 pytestmark = pytest.mark.filterwarnings("ignore:noise on a class")
 
 
+VERIFY = remembering(Plan.verify)
+
+
 @pytest.fixture(autouse=True)
 def quick_accountants(monkeypatch):
     """The accountants read each plan once: what they find depends on the plan alone."""
-    monkeypatch.setattr(Plan, "verify", read_once(Plan.verify))
-
-
-@lru_cache
-def read_once(verify):
-    known = {}
-
-    def verify_once(self, **options):
-        if options:
-            return verify(self, **options)
-        if self.hash not in known:
-            known[self.hash] = verify(self)
-        return known[self.hash]
-
-    return verify_once
+    monkeypatch.setattr(Plan, "verify", VERIFY)
 
 
 def finished(config, folder, **options):
@@ -72,6 +59,7 @@ def test_a_finished_run_passes_and_everything_is_checked(tiny, tmp_path):
     assert result.simulation is True
 
 
+@pytest.mark.full
 def test_a_real_run_on_a_ledger_of_its_own_passes(tiny, tmp_path):
     tiny["privacy"]["randomness"] = "os"
     folder = finished(tiny, tmp_path / "run", ledger=tmp_path / "accounts.db")
@@ -88,6 +76,7 @@ def test_a_real_run_on_a_ledger_of_its_own_passes(tiny, tmp_path):
     assert verify_run(folder, ledger=tmp_path / "moved.db").ok
 
 
+@pytest.mark.full(only=["rpdp"])
 @pytest.mark.parametrize("method", ["rpdp", "ae-dpfl"])
 def test_runs_of_records_and_of_votes_pass(tiny, tmp_path, method):
     tiny["method"] = {"name": method}
@@ -114,27 +103,14 @@ def test_an_interrupted_run_passes_and_says_what_is_not_tied_yet(tiny, tmp_path)
     assert verify_run(folder).ok
 
 
-@pytest.mark.parametrize("when", ["play", "keep"])
-def test_a_killed_run_passes(tiny, tmp_path, monkeypatch, when):
+@pytest.mark.full(only=["play"])
+@pytest.mark.parametrize("when", ["play", "kept"])
+def test_a_killed_run_passes(tiny, tmp_path, when):
     """Killed while a round was under way, and after its release was stored."""
     tiny["privacy"]["randomness"] = "os"
     folder = stopped(tiny, tmp_path / "run", ledger=tmp_path / "accounts.db")
-    real = fedspend.runs.directory.RunDirectory.keep
-
-    def die(*_):
-        raise Killed
-
-    def keep_and_die(self, *release):
-        real(self, *release)
-        raise Killed
-
-    with monkeypatch.context() as dying:
-        if when == "play":
-            dying.setattr(fedspend.server.rounds, "play", die)
-        else:
-            dying.setattr(fedspend.runs.directory.RunDirectory, "keep", keep_and_die)
-        with pytest.raises(Killed):
-            train(tiny, output=folder, resume=True)
+    with killed(at=when):
+        train(tiny, output=folder, resume=True)
     result = verify_run(folder)
     assert result.ok, failed(result)
     train(tiny, output=folder, resume=True, replan=True)
@@ -151,6 +127,7 @@ def test_a_run_without_a_plan_is_not_passed(tiny, tmp_path):
     assert "promises nothing" in failed(result)["run"]
 
 
+@pytest.mark.full(but_every=6)
 @pytest.mark.parametrize("name", RUNS)
 def test_runs_of_version_0_1_pass_and_say_what_is_missing(tmp_path, name):
     folder = copied(tmp_path) / "runs" / name
@@ -168,6 +145,7 @@ def test_a_folder_that_is_no_run_is_a_wrong_question(tmp_path):
     assert main(["verify", str(tmp_path)]) == 2
 
 
+@pytest.mark.full
 def test_the_command(tiny, tmp_path, capsys):
     folder = finished(tiny, tmp_path / "run")
     assert main(["verify", str(folder)]) == 0
@@ -193,7 +171,7 @@ def test_the_command(tiny, tmp_path, capsys):
 def pair(tmp_path_factory):
     """Two finished runs of the same config."""
     place = tmp_path_factory.mktemp("pair")
-    config = json.loads(json.dumps(TINY))
+    config = small()
     config["privacy"]["randomness"] = "os"
     return [finished(config, place / name, ledger=place / f"{name}.db") for name in ("one", "two")]
 
@@ -213,6 +191,7 @@ def present(folder):
     return [name for name in IN_THE_FOLDER if (folder / name).exists()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(2))
 def test_a_changed_byte_in_any_file_is_noticed(copy, seed):
     """Only the date of the report is not tied to anything."""
@@ -234,6 +213,7 @@ def test_a_changed_byte_in_any_file_is_noticed(copy, seed):
     assert verify_run(copy).ok
 
 
+@pytest.mark.full
 def test_every_file_must_be_there_and_be_whole(copy):
     for name in present(copy):
         path = copy / name
@@ -250,6 +230,7 @@ def test_every_file_must_be_there_and_be_whole(copy):
     assert verify_run(copy).ok
 
 
+@pytest.mark.full
 def test_files_of_another_run_of_the_same_config_do_not_fit(copy, pair):
     for name in present(copy):
         body = (copy / name).read_bytes()
@@ -262,6 +243,7 @@ def test_files_of_another_run_of_the_same_config_do_not_fit(copy, pair):
         (copy / name).write_bytes(body)
 
 
+@pytest.mark.full
 def test_a_changed_byte_of_the_ledger_is_noticed_or_says_nothing(tiny, tmp_path):
     """SQLite leaves bytes unused in its pages: they may change as long as no entry does."""
     folder = finished(tiny, tmp_path / "run")
@@ -294,6 +276,7 @@ def test_entries_of_the_ledger_that_are_cut_off_are_noticed(tiny, tmp_path):
     assert "cut off" in failed(verify_run(folder))["ledger"]
 
 
+@pytest.mark.full
 def test_a_report_that_is_not_of_this_state_is_noticed(tiny, tmp_path):
     folder = stopped(tiny, tmp_path / "run")
     write_report([folder], REPORT.of(folder))

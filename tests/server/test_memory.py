@@ -6,9 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from killing import Killed, Passed, crash_at
+from lib.runs import Killed, check_killed_at_every_write, killed
 
-import fedspend.runs.certifying
 from fedspend.basics.tensors import read_tensors
 from fedspend.configuration.config import config_of
 from fedspend.errors import Refused
@@ -112,37 +111,25 @@ def test_noise_is_correlated_as_the_mechanism_says(small, tmp_path):
         before = mechanism.draw(t)
 
 
+@pytest.mark.full
 def test_killed_at_every_write_releases_model_and_memory_are_those_of_an_uninterrupted_run(
-    small, tmp_path, monkeypatch
+    small, tmp_path
 ):
     releases = {}
-    play(correlated(small), tmp_path / "whole", releases)
-    expected = outcome(tmp_path / "whole")
-    assert sorted(releases) == [0, 1, 2, 3]
-    instant, folder = 0, tmp_path / "killed"
-    for instant in range(1, 200):
-        folder, seen = tmp_path / f"killed-{instant}", {}
-        crash_at(monkeypatch, instant)
-        try:
-            play(correlated(small), folder, seen)
-            break  # fewer writes than `instant`: it ran through
-        except Killed:
-            monkeypatch.undo()
-            monkeypatch.setattr(fedspend.runs.certifying, "verify", Passed)
-            play(correlated(small), folder, seen, resume=True)
-        assert outcome(folder) == expected, f"killed at write {instant}"
-        assert seen == releases, f"killed at write {instant}"
-    assert instant > 30, "every write of the run was a place to die"
-    assert outcome(folder) == expected
+
+    def go(folder, resume):
+        play(correlated(small), folder, releases.setdefault(folder, {}), resume=resume)
+
+    def all_of(folder):
+        return outcome(folder), releases[folder]
+
+    check_killed_at_every_write(tmp_path, go, all_of, writes=30)
+    assert sorted(releases[tmp_path / "whole"]) == [0, 1, 2, 3]
 
 
 def killed_after(setup, folder, rounds):
-    def stop(record, _rounds):
-        if record["round"] == rounds:
-            raise Killed
-
-    with pytest.raises(Killed):
-        run(setup, folder, on_round=stop, project="memory")
+    with killed(round=rounds):
+        run(setup, folder, project="memory")
 
 
 def test_a_mechanism_that_forgets_would_be_noticed(small, tmp_path):
@@ -185,13 +172,11 @@ def test_an_older_copy_of_the_memory_is_refused(small, tmp_path, randomness):
     folder, older = tmp_path / "run", {}
     setup = correlated(small)
 
-    def stop(record, _rounds):
+    def look(*_):
         older.update(last_release(folder))
-        if record["round"] == 3:
-            raise Killed
 
-    with pytest.raises(Killed):
-        run(setup, folder, on_round=stop, project="memory")
+    with killed(round=3):
+        run(setup, folder, on_round=look, project="memory")
     newest = (folder / "release.safetensors").read_bytes()
     (folder / "release.safetensors").write_bytes(older[1])
     with pytest.raises(Refused, match=r"release\.safetensors is of round 2"):

@@ -14,6 +14,8 @@ from fedspend.errors import InvalidInput
 from fedspend.starting import templates
 from fedspend.starting.templates import TEMPLATES, examples, write
 
+pytestmark = pytest.mark.full
+
 TYPED = ("quickstart", "hospitals", "records", "own-data")
 
 

@@ -11,23 +11,11 @@ import pytest
 import torch
 
 import fedspend
-from fedspend.data.loading import DATA_SETS
 from fedspend.errors import InvalidInput
-from fedspend.tasks.table import LOSSES, METRICS
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks"
-pytestmark = pytest.mark.usefixtures("quick_verify")
+pytestmark = pytest.mark.usefixtures("quick_verify", "registries_as_before")
 SMALL = ("train.rounds=2", "train.local_steps=1", "privacy.accountant=rdp")
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was():
-    registries = (DATA_SETS, LOSSES, METRICS)
-    before = [registry.names for registry in registries]
-    yield
-    for registry, names in zip(registries, before, strict=True):
-        for name in set(registry.names) - set(names):
-            registry.remove(name)
 
 
 def loaded(name):
@@ -74,6 +62,7 @@ def patients(folder, rows=120):
             split.writerow([f"p{n}", fold, f"{fold}_{n % 6}"])
 
 
+@pytest.mark.full
 def test_survival(tmp_path, monkeypatch):
     patients(tmp_path)
     monkeypatch.setenv("FEDSPEND_DATA", str(tmp_path))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lib.runs import stopped
 
 torch = pytest.importorskip("torch", reason="runs need the train extra")
 
@@ -72,18 +73,6 @@ def parameters(result) -> bytes:
     return flat_vector(result.model).numpy().tobytes()
 
 
-class Stop(Exception):
-    pass
-
-
-def stop_after(round):
-    def on_round(line, _rounds):
-        if line["round"] == round:
-            raise Stop
-
-    return on_round
-
-
 def test_a_regression_names_its_metric_everywhere(tmp_path):
     folder = tmp_path / "run"
     result = fedspend.train(REGRESSION, output=folder)
@@ -106,12 +95,12 @@ def test_it_learns():
     assert fedspend.train(plain).metrics[-1]["r2"] > 0.4
 
 
+@pytest.mark.full(only=["text"])
 @pytest.mark.parametrize("kind", ["regression", "text"])
 def test_stopped_and_resumed_is_the_same_to_the_last_bit(tmp_path, kind):
     config = REGRESSION if kind == "regression" else text_config(tmp_path)
     whole = fedspend.train(config, output=tmp_path / "whole")
-    with pytest.raises(Stop):
-        fedspend.train(config, output=tmp_path / "cut", on_round=stop_after(2))
+    stopped(config, tmp_path / "cut")
     resumed = fedspend.train(config, output=tmp_path / "cut", resume=True)
     assert parameters(resumed) == parameters(whole)
     assert resumed.metrics == whole.metrics
@@ -120,6 +109,7 @@ def test_stopped_and_resumed_is_the_same_to_the_last_bit(tmp_path, kind):
         fedspend.train(other, output=tmp_path / "cut", resume=True)
 
 
+@pytest.mark.full(only=["text"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", ["regression", "text"])
 def test_records_have_their_own_budgets_in_every_task(tmp_path, kind):
@@ -298,6 +288,7 @@ def test_columns_of_a_csv_file_are_numbers_or_labels_as_they_are_declared(tmp_pa
         fedspend.train(csv_config(path, "squared", label=["c", "d"]))
 
 
+@pytest.mark.full
 def test_frozen_weights_are_neither_noised_nor_exchanged_for_others(tmp_path):
     tuned = with_(
         REGRESSION,

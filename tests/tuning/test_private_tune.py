@@ -9,9 +9,12 @@ import tempfile
 
 import numpy as np
 import pytest
+from lib.runs import killed
+from owners import verify_run
 
 import fedspend.tuning.private as private
-from fedspend import train, tune, verify_run
+from fedspend import train, tune
+from fedspend.basics.toml_text import config_text
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit
@@ -108,16 +111,8 @@ def test_two_tunes_do_not_share_a_folder(short, tmp_path, monkeypatch):
     assert names_under(tmp_path / "w") == ["tune.json"]
 
 
-def test_a_tune_killed_before_its_end_is_closed_leaves_a_winner_that_is_charged(
-    short, tmp_path, monkeypatch
-):
-    from fedspend.ledger.account import RunAccount
-
-    def die(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunAccount, "close", die)
-    with pytest.raises(KeyboardInterrupt):
+def test_a_tune_killed_before_its_end_is_closed_leaves_a_winner_that_is_charged(short, tmp_path):
+    with killed(at="fedspend.ledger.account.RunAccount.close"):
         tuned(short, tmp_path / "w")
     checked = verify_run(tmp_path / "w")
     assert checked.ok, "what is missing is said, and nothing is wrong"
@@ -161,6 +156,7 @@ def test_what_is_written_does_not_depend_on_the_number_of_trials(
     assert told[1] == told[5]
 
 
+@pytest.mark.full
 def test_a_real_tune_is_charged_to_a_ledger_that_outlives_it(real, tmp_path, ledger_of_this_user):
     with pytest.raises(InvalidInput, match="say which one it is: project="):
         tuned(real, tmp_path / "w")
@@ -180,6 +176,7 @@ def test_a_real_tune_is_charged_to_a_ledger_that_outlives_it(real, tmp_path, led
         train(real, output=tmp_path / "run", project="clinics")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("quick_verify")
 def test_a_tune_and_runs_share_a_lifetime_budget(real, tmp_path):
     """A run, a tune with part of what is left, and a last run with all that remains."""
@@ -245,6 +242,7 @@ def test_a_forged_charge_is_noticed(real, tmp_path):
     assert verify_run(tmp_path / "w").ok
 
 
+@pytest.mark.full
 def test_trials_have_their_own_noise_and_settings_are_drawn(short, tmp_path, monkeypatch):
     outcomes, play = [], private.play
     monkeypatch.setattr("fedspend.accounting.trials.NegativeBinomial.draw", lambda *_: 12)
@@ -317,6 +315,7 @@ def test_a_winner_is_not_published_like_a_run(short, tmp_path):
     assert not (tmp_path / "public").exists()
 
 
+@pytest.mark.full
 def test_the_report_says_what_the_tune_cost(short, tmp_path):
     from fedspend.report.html import write_report
 
@@ -328,6 +327,7 @@ def test_the_report_says_what_the_tune_cost(short, tmp_path):
     assert verify_run(tmp_path / "w").ok
 
 
+@pytest.mark.full
 def test_a_killed_process_leaves_the_charge_and_nothing_else(short, tmp_path):
     """A real kill, in the middle of a trial."""
     given = json.dumps([short, GRID[:1], str(tmp_path / "w")])
@@ -353,3 +353,23 @@ config, grid, folder = json.load(sys.stdin)
 trial.load_parameters = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 fedspend.tune(config, grid, private=True, output=folder, trials_mean=3.0)
 """
+
+
+@pytest.mark.parametrize("door", ["python", "command line"])
+def test_times_of_files_do_not_tell_how_long_the_trials_took(short, tmp_path, run, door):
+    folder = tmp_path / "w"
+    folder.mkdir(mode=0o755)
+    if door == "python":
+        tuned(short, folder)
+    else:
+        (tmp_path / "c.toml").write_text(config_text(short))
+        outcome = run(
+            *("tune", tmp_path / "c.toml", "--private", "--grid", "train.lr=0.1,0.3"),
+            *("-o", folder, "--trials-mean", "2", "--quiet"),
+        )
+        assert outcome.code == 0, outcome
+    found = [folder, *folder.rglob("*")]
+    assert {"report.html", "ledger.db", "run.json"} <= {path.name for path in found}
+    [moment] = {path.stat().st_mtime for path in found}
+    assert moment % 86_400 == 0
+    assert folder.stat().st_mode & 0o777 == 0o700

@@ -202,6 +202,7 @@ def test_the_command_line(short, tmp_path, capsys, scored):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("quick")
 def test_the_command_line_of_a_private_tune(short, tmp_path, capsys):
     from fedspend.cli.main import main

@@ -12,13 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import TINY
+from lib.configs import small, write_toml
 
 import fedspend
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput
 from fedspend.tuning import sweeping
 
+TINY = small()
+SHORT = small(train__rounds=2, train__tail_average=1)
 LRS = {"train.lr": [0.1, 0.4]}
 
 
@@ -37,8 +39,7 @@ def numbered(monkeypatch):
 
 def test_every_combination_and_seed_is_a_row(numbered):
     over = {"train.lr": [0.1, 0.4], "method.name": ["dp-fedavg", "idp-fedavg"]}
-    plain = {**TINY, "privacy": {**TINY["privacy"]}}
-    del plain["privacy"]["saving_rate"]
+    plain = small(privacy__saving_rate=None)
     found = fedspend.sweep(plain, over, seeds=2, workers=1)
     assert len(found.rows()) == len(numbered) == 8
     frame = found.frame()
@@ -48,6 +49,7 @@ def test_every_combination_and_seed_is_a_row(numbered):
     assert found.metrics == ("accuracy", "loss")
 
 
+@pytest.mark.full
 def test_a_real_run_of_one_setting_is_the_run_of_train():
     found = fedspend.sweep(TINY, {"train.lr": [0.3]}, workers=1)
     alone = fedspend.train(TINY)
@@ -131,10 +133,9 @@ def test_it_refuses_before_anything_runs(numbered, tmp_path, over, says):
 
 @pytest.mark.usefixtures("numbered")
 def test_the_command_prints_rows_and_tables(tmp_path, capsys):
-    from fedspend.basics.toml_text import config_text
 
     path = tmp_path / "config.toml"
-    path.write_text(config_text(TINY))
+    write_toml(path, TINY)
     told = ["sweep", str(path), "--over", "train.lr=0.1,0.4", "--workers", "1", "--quiet"]
     assert main([*told, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 2
@@ -146,9 +147,7 @@ def test_the_command_prints_rows_and_tables(tmp_path, capsys):
     assert "--over train.lrr=1: unknown key 'lrr'" in capsys.readouterr().err
 
 
-SHORT = {**TINY, "train": {**TINY["train"], "rounds": 2, "tail_average": 1}}
-
-
+@pytest.mark.full
 def test_two_processes_find_what_one_finds_and_a_kill_loses_only_what_was_running(tmp_path):
     """Workers of their own, a kill of the process that started them, and then the rest."""
     over = {"train.lr": [0.1, 0.4], "privacy.clip": [0.5, 1.0]}
@@ -159,7 +158,7 @@ def test_two_processes_find_what_one_finds_and_a_kill_loses_only_what_was_runnin
             import multiprocessing, os, signal, sys
             import fedspend
             from fedspend.runs.kept import Kept
-            from tiny import TINY
+            from lib.configs import small
 
             def add(self, *done, keep=Kept.add):
                 keep(self, *done)
@@ -168,7 +167,7 @@ def test_two_processes_find_what_one_finds_and_a_kill_loses_only_what_was_runnin
 
             if __name__ == "__main__":
                 Kept.add = add
-                short = {**TINY, "train": {**TINY["train"], "rounds": 2, "tail_average": 1}}
+                short = small(train__rounds=2, train__tail_average=1)
                 over = {"train.lr": [0.1, 0.4], "privacy.clip": [0.5, 1.0]}
                 fedspend.sweep(short, over, output=sys.argv[1], workers=2, progress=False)
             """
@@ -180,7 +179,7 @@ def test_two_processes_find_what_one_finds_and_a_kill_loses_only_what_was_runnin
         env={**os.environ, "PYTHONPATH": places},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == -signal.SIGKILL
     workers = [int(pid) for pid in done.stdout.split()]
@@ -206,7 +205,7 @@ def test_two_processes_find_what_one_finds_and_a_kill_loses_only_what_was_runnin
     assert (folder / "sweep.csv").read_bytes().decode() == whole.csv()
 
 
-def ended(pids, patience=20.0):
+def ended(pids, patience=120.0):
     """Whether these processes end by themselves, without their parent."""
     until = time.monotonic() + patience
     left = list(pids)

@@ -34,7 +34,11 @@ def planned(budgets=(2.0, 5.0, 2.0), trials=None, requests=None, **options):
     return plan_tune(settings, asked, trials or trials_of("logarithmic", 5.0), **options)
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.full
+@settings(
+    max_examples=6,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     budgets=st.lists(st.floats(0.3, 40.0), min_size=1, max_size=3),
     rate=st.floats(0.05, 1.0),
@@ -122,6 +126,7 @@ def broken(plan, how):
     return dataclasses.replace(plan, plans=(noisy, *plan.plans[1:]))
 
 
+@pytest.mark.full(but_every=2)
 @pytest.mark.parametrize(
     "how",
     [

@@ -1,0 +1,656 @@
+"""The same question gets the same answer at every door: on the command line and from Python, from a
+config and from arrays, alone and as one of many runs.
+"""
+
+import copy
+import json
+import random
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from lib.configs import small
+
+import fedspend
+from fedspend import tune
+from fedspend.basics.toml_text import config_text
+from fedspend.cli.main import main
+from fedspend.configuration.config import any_config
+from fedspend.planning.protocol import load_any_plan
+from fedspend.runs.setup import from_config
+from fedspend.server.early_stopping import of_kept
+
+TINY = small()
+
+RECORDS = small("record", privacy__noise_multiplier=None, train__rounds=3, train__local_steps=2)
+
+pytestmark = pytest.mark.usefixtures("quick_verify")  # plans are verified elsewhere
+
+
+@pytest.fixture
+def records():
+    return copy.deepcopy(RECORDS)
+
+
+def accuracy_of_run(config):
+    """That of the model which the same run leaves, on rows that are held out."""
+    return fedspend.train(config, overrides=["data.validation=0.2"]).accuracy
+
+
+def test_tune_trains_records_as_they_are_trained(records):
+    """At this clip next to nothing is learned; without privacy the clip would mean nothing."""
+    records["privacy"]["clip"] = 1e-6
+    found = tune(records, ["train.lr=0.5"], seeds=1, workers=1)
+    assert found.accuracy.item() == accuracy_of_run(records)
+
+
+def test_design_trains_records_as_they_are_trained(records):
+    from fedspend.design.trainings import train_one
+
+    records["privacy"]["clip"] = 1e-6
+    config = any_config(records, ["data.validation=0.2"])
+    assert train_one(config)[1][-1] == accuracy_of_run(records)
+
+
+def test_tune_judges_the_model_that_a_stopping_rule_leaves(short):
+    short["stop"] = {"patience": 1, "least": 0.5}
+    short["train"]["tail_average"] = 1
+    found = tune(short, ["train.lr=0.3"], seeds=1, workers=1)
+    assert found.accuracy.item() == accuracy_of_run(short)
+
+
+@pytest.fixture
+def short(tiny):
+    tiny["privacy"]["delta"] = 1e-2
+    tiny["train"] |= {"rounds": 3, "tail_average": 1}
+    return tiny
+
+
+@pytest.mark.full(only=["strictest", "individual-rates"])
+@pytest.mark.parametrize("policy", [None, "uniform", "strictest", "individual-rates"])
+def test_a_config_without_a_method_is_planned_and_trained_alike(short, policy):
+    del short["method"], short["privacy"]["saving_rate"]
+    if policy is not None:
+        short["privacy"]["policy"] = policy
+    made, result = fedspend.plan(config=short), fedspend.train(short)
+    assert result.plan.hash == made.hash
+    if policy is None:
+        assert made.parameters["policy"] == "optimal"
+        assert made.epsilon == pytest.approx(made.budget, rel=1e-4), "everyone's own budget"
+
+
+GEOMETRIC = {"policy": "geometric", "weights": 1.1}
+
+
+def planned_by_arm(config, methods):
+    from fedspend.configuration.plan_inputs import resolve
+    from fedspend.runs.comparison import arms_of, distinct_arms
+
+    arms = distinct_arms(config, (), arms_of(methods))
+    return {arm.name: resolve(one).request.plan() for arm, one in arms.items()}
+
+
+@pytest.mark.parametrize("privacy", [GEOMETRIC, {"weights": 1.1}, {"saving_rate": 0.4}])
+def test_compare_gives_every_method_its_own_policy(short, privacy):
+    """What the file says for the policy of its own method changes no other."""
+    del short["privacy"]["saving_rate"]
+    short["privacy"] |= privacy
+    found = planned_by_arm(short, ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
+    policies = [plan.policy for plan in found.values()]
+    own = "geometric" if "weights" in privacy else "spend-as-you-go"
+    assert policies == ["strictest", "uniform", own, "uniform"]
+
+
+def test_compare_lets_a_method_use_what_the_methods_of_the_file_does_not(short):
+    short["method"]["name"] = "idp-fedavg"
+    found = planned_by_arm(short, ["idp-fedavg", "time-adaptive"])
+    assert [plan.policy for plan in found.values()] == ["uniform", "spend-as-you-go"]
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+ROWS = {
+    name: ([[float(n), 1.0], [1.0, float(-n)]], [n % 2, 1 - n % 2])
+    for n, name in enumerate(["a", "b", "c"], start=1)
+}
+
+
+def on_arrays(plan, **options):
+    import torch
+
+    torch.manual_seed(0)
+    usual = {"lr": 0.5, "batch_size": 2, "local_steps": 2, "randomness": "seeded"}
+    return fedspend.train(
+        clients=ROWS,
+        model=torch.nn.Linear(2, 2),
+        plan=plan,
+        test=ROWS["a"],
+        **{**usual, **options},
+    )
+
+
+def plan_of_rows(**options):
+    return fedspend.plan(
+        dict.fromkeys(ROWS, 50.0), delta=1e-2, rounds=3, rate=1.0, accountant="rdp", **options
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"local_steps": 3},
+        {"momentum": 0.5},
+        {"server_lr": 0.5},
+        {"server_momentum": 0.5},
+        {"tail_average": 2},
+        {"clipping": "per-layer"},
+        {"noise": "discrete"},
+    ],
+)
+def test_a_run_on_arrays_goes_on_under_its_own_settings_alone(tmp_path, other):
+    from fedspend.errors import InvalidInput
+
+    plan = plan_of_rows(noise="discrete")
+    usual = {"noise": "central"} if "noise" in other else {}
+    on_arrays(plan, output=tmp_path / "run", **usual)
+    with pytest.raises(InvalidInput, match=f"holds another run: .*{next(iter(other))}"):
+        on_arrays(plan, output=tmp_path / "run", resume=True, **usual | other)
+
+
+def test_a_run_on_arrays_of_an_older_version_goes_on(tmp_path, monkeypatch):
+    """It did not name all of its settings."""
+    from fedspend.runs.arrays import Options
+
+    named = ("plan", "train.seed", "train.lr", "train.batch_size", "shape.blur", "shape.lus")
+    now = Options.settings
+    with monkeypatch.context() as then:
+        then.setattr(Options, "settings", lambda *args: {key: now(*args)[key] for key in named})
+        before = on_arrays(plan_of_rows(), output=tmp_path / "run", momentum=0.5)
+    again = on_arrays(plan_of_rows(), output=tmp_path / "run", momentum=0.5, resume=True)
+    assert again.accuracy == before.accuracy
+
+
+def test_a_run_on_arrays_adapts_its_clip():
+    clips = [line["clip"] for line in on_arrays(plan_of_rows(method="adaptive-clip")).metrics]
+    assert len(set(clips)) == len(clips)
+
+
+def test_a_plan_from_python_states_the_noise_of_its_bits(short):
+    short["method"]["name"] = "adaptive-clip"
+    del short["privacy"]["saving_rate"]
+    privacy = short["privacy"]
+    of_config = fedspend.plan(config=short)
+    made = fedspend.plan(
+        of_config.budget,
+        delta=privacy["delta"],
+        rounds=3,
+        rate=privacy["rate"],
+        clip=privacy["clip"],
+        accountant="rdp",
+        method="adaptive-clip",
+        learning_rates=[1.0] * 3,
+    )
+    assert made.bit_noise == of_config.bit_noise
+    assert made.hash == of_config.hash
+
+
+# --- what is not priced, not known, or not there --------------------------------------------------
+
+
+@pytest.mark.full(only=["tune"])
+@pytest.mark.parametrize("door", ["tune", "audit"])
+def test_another_aggregation_is_certified_by_nobody(short, tmp_path, door):
+    short["train"]["aggregation"] = "median"
+    doors = {
+        "tune": lambda: tune(short, ["train.lr=0.1,0.3"], private=True, output=tmp_path / "t"),
+        "audit": lambda: fedspend.audit(short, trials=10),
+    }
+    with pytest.raises(fedspend.Refused, match="aggregation 'median' has another sensitivity"):
+        doors[door]()
+
+
+def test_an_aggregation_counts_those_who_take_part(short):
+    short["train"]["aggregation"] = "median"
+    short["privacy"]["rate"] = 0.5
+    sampled, everyone = (
+        fedspend.train(short, overrides=[f"engine.ask={asked}"])
+        for asked in ("sampled", "everyone")
+    )
+    assert everyone.metrics["loss"] == sampled.metrics["loss"]
+
+
+def test_an_aggregation_is_refused_where_only_clients_know_who_takes_part(short, monkeypatch):
+    pytest.importorskip("flwr")
+    short["train"]["aggregation"] = "median"
+    short["engine"] = {"ask": "everyone"}
+    with pytest.raises(fedspend.Refused, match="only clients know who of them takes part"):
+        through_flower(short, monkeypatch)
+
+
+def test_nobody_says_that_updates_are_not_clipped_who_does_not_know():
+    import numpy as np
+
+    from fedspend.server.answers import Answers, Statistics
+    from fedspend.server.methods.base import RoundTerms
+    from fedspend.server.rounds import ABOUT_UPDATES, describe
+
+    none = Statistics(np.zeros(0), np.zeros(0, bool), np.zeros(0, bool))
+    answers = Answers(np.zeros(2), ("a", "b"), {}, 0.0, 0.0, {}, none)
+    terms = RoundTerms(np.ones(2), np.ones(2), 1.0, 2.0)
+    told = describe(answers, terms, simulation=True)
+    assert told["cohort"] == 2
+    assert not set(ABOUT_UPDATES) & set(told)
+
+
+@pytest.mark.parametrize("door", ["choose", "bias"])
+def test_choosing_trains_beside_a_stopping_rule(short, door):
+    from fedspend.design.bias import measured_bias
+    from fedspend.design.simulation import train_by_tail
+
+    short["stop"] = {"patience": 1, "least": 0.5}
+    config = any_config(short, ["data.validation=0.2"])
+    if door == "bias":
+        assert [one.round for one in measured_bias(config)] == [1, 2, 3]
+    else:
+        assert set(train_by_tail(config, (1, 2))[0]) == {"1", "2"}
+
+
+def test_the_best_config_is_read_again_with_any_column_name(short):
+    import tomllib
+
+    from fedspend.tuning.best_config import best_config
+    from fedspend.tuning.grid import settings_of
+
+    short["data"] = {
+        "name": "csv",
+        "path": "rows.csv",
+        "label": "blood type",
+        "classes": 2,
+        "bounds": {"x 1": [0.0, 1.0], "a.b": [0.0, 2.0]},
+    }
+    [setting] = settings_of(short, (), ["train.lr=0.3"])
+    text = best_config(setting, "as given")
+    assert tomllib.loads(text)["data"]["bounds"] == {"x 1": [0.0, 1.0], "a.b": [0.0, 2.0]}
+
+
+def test_ids_of_whole_numbers_have_one_order():
+    import numpy as np
+
+    from fedspend.data.dataset import natural_ids
+
+    numbers = np.array([10, 2, 1, 2])
+    assert natural_ids(numbers) == natural_ids(numbers.astype(str)) == ("1", "2", "10")
+    assert natural_ids(np.array(["10", "2", "b"])) == ("10", "2", "b")
+    assert natural_ids(np.array(["010", "2"])) == ("010", "2"), "these are not numbers"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shares", [(5, 7), (11, 1)])
+def test_a_private_tune_spends_budgets_whose_rates_depend_on_each_other(shares):
+    from fedspend.accounting.trials import trials_of
+    from fedspend.planning.request import PlanRequest
+    from fedspend.tuning.planning import plan_tune
+
+    few, many = shares
+    budget = [5.0] * few + [20.0] * many
+    request = PlanRequest(
+        epsilons=budget,
+        clients=tuple(map(str, range(12))),
+        delta=1e-2,
+        rounds=3,
+        rate=0.5,
+        policy="individual-rates",
+    )
+    made = plan_tune([("train.lr=0.1",)], [request], trials_of("logarithmic", 2.0, None))
+    assert (made.epsilon <= made.budget).all()
+    assert made.epsilon == pytest.approx(made.budget, rel=1e-3)
+
+
+# --- the planner ----------------------------------------------------------------------------------
+
+
+def test_the_planner_shows_the_plan_of_a_file_with_rates_by_budget(tmp_path):
+    from fedspend.pages.planner.settings import settings_of
+
+    made = fedspend.plan(
+        [4.0] * 3 + [9.0] * 3, delta=1e-2, rounds=3, rate=0.7, policy="individual-rates"
+    )
+    made.save(tmp_path / "plan.json")
+    assert settings_of((tmp_path / "plan.json").read_text(), "plan.json").rate == 0.7
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"train": {"lr_schedule": "linear"}},
+        {"privacy": {"policy": "optimal"}, "train": {"server_momentum": 0.9}},
+        {"method": {"name": "adaptive-clip"}},
+    ],
+)
+def test_the_planner_refuses_a_config_whose_plan_it_does_not_show(short, more):
+    from fedspend.basics.toml_text import config_text
+    from fedspend.errors import InvalidInput
+    from fedspend.pages.planner.settings import settings_of
+
+    del short["privacy"]["saving_rate"], short["privacy"]["groups"]
+    short["privacy"]["epsilon"] = 6.0
+    short["train"]["server_momentum"] = 0.0
+    settings_of(config_text(short), "c.toml")
+    for section, keys in more.items():
+        short[section] |= keys
+    with pytest.raises(InvalidInput, match="more than the planner shows"):
+        settings_of(config_text(short), "c.toml")
+
+
+# --- small ones -----------------------------------------------------------------------------------
+
+
+def test_tune_refuses_a_metric_that_it_does_not_choose_by(short):
+    from fedspend.errors import InvalidInput
+
+    short["task"] = {"metrics": ["f1", "accuracy"]}
+    with pytest.raises(InvalidInput, match="a tune compares accuracy"):
+        tune(short, ["train.lr=0.3"], seeds=1)
+
+
+def test_tune_takes_no_bar_as_sweep_does(short, monkeypatch):
+    from fedspend.tuning import simulated
+
+    monkeypatch.setattr(simulated, "_accuracy", lambda _config, _seed: {"accuracy": 0.5})
+    assert tune(short, ["train.lr=0.3"], seeds=1, workers=1, progress=False).rows()
+
+
+# --- one config at every door ---------------------------------------------------------------------
+# Every door is asked in turn for what it says of the same run. Some configs are drawn, with a seed.
+
+SHORT = {"privacy": {"delta": 1e-2, "saving_rate": None}, "train": {"rounds": 3, "tail_average": 1}}
+STOP = {"patience": 1, "least": 0.5}
+
+
+def config_with(base, *changes):
+    """The config with these changes; None takes a key away."""
+    made = copy.deepcopy(base)
+    for change in changes:
+        for section, keys in change.items():
+            table = made.setdefault(section, {})
+            table |= keys
+            for key in [key for key, value in table.items() if value is None]:
+                del table[key]
+    return made
+
+
+def tiny_with(*changes):
+    return config_with(TINY, SHORT, *changes)
+
+
+def method(name, **keys):
+    return {"method": {"name": name, **keys}}
+
+
+NAMED = {
+    "nothing named": tiny_with({"method": {"name": None}}),
+    "uniform": tiny_with(method("idp-fedavg")),
+    "strictest": tiny_with(method("dp-fedavg")),
+    "individual rates": tiny_with(
+        method("idp-fedavg"), {"privacy": {"policy": "individual-rates"}}
+    ),
+    "grouped": tiny_with(method("idp-fedavg"), {"privacy": {"policy": "grouped"}}),
+    "saving": tiny_with({"privacy": {"saving_rate": 0.4}}),
+    "geometric": tiny_with({"privacy": {"weights": 1.1}}),
+    "fedsgd": tiny_with(method("dp-fedsgd"), {"train": {"local_steps": 1}}),
+    "adaptive": tiny_with(method("adaptive-clip")),
+    "no privacy": tiny_with(method("fedavg"), {"privacy": {"groups": None}}),
+    "discrete": tiny_with({"privacy": {"noise": "discrete"}}),
+    "distributed": tiny_with({"privacy": {"noise": "distributed"}}),
+    "both": tiny_with({"privacy": {"noise": "discrete-distributed", "bits": 24}}),
+    "everyone asked": tiny_with({"engine": {"ask": "everyone"}}),
+    "stopping": tiny_with({"stop": STOP}),
+    "stopping, last": tiny_with({"stop": STOP | {"keep": "last"}}),
+    "tail": tiny_with({"train": {"tail_average": 2, "server_momentum": 0.0}}),
+    "falling": tiny_with({"train": {"lr_schedule": "linear"}}),
+    "per layer": tiny_with({"privacy": {"clipping": "per-layer"}}),
+    "pld": tiny_with({"privacy": {"accountant": "pld"}}),
+    "rpdp": RECORDS,
+    "minimum": config_with(RECORDS, method("minimum")),
+    "dropout": config_with(RECORDS, method("dropout")),
+    "filter": config_with(RECORDS, method("filter"), {"privacy": {"noise_multiplier": 4.0}}),
+}
+QUICK = ("nothing named", "rpdp")
+
+
+def drawn(seed):
+    """A config of which nobody thought."""
+    choose = random.Random(seed).choice
+    name = choose(["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", None])
+    found = tiny_with(
+        method(name),
+        {
+            "privacy": {
+                "noise": choose(["central", "distributed", "discrete"]),
+                "clip": choose([0.2, 1.0]),
+                "rate": choose([0.6, 1.0]),
+                "clipping": choose(["flat", "per-layer"]),
+            },
+            "train": {
+                "rounds": choose([2, 3]),
+                "lr_schedule": choose(["constant", "cosine"]),
+                **choose(
+                    [
+                        {"server_momentum": 0.0},
+                        {"server_momentum": 0.5},
+                        {"server_optimizer": "adam", "server_momentum": None},
+                    ]
+                ),
+                "momentum": choose([0.0, 0.9]),
+            },
+        },
+    )
+    return config_with(found, choose([{}, {"stop": STOP}]))
+
+
+CASES = [
+    *(
+        pytest.param(config, id=name, marks=() if name in QUICK else pytest.mark.full)
+        for name, config in NAMED.items()
+    ),
+    *(pytest.param(drawn(seed), id=f"drawn {seed}", marks=pytest.mark.full) for seed in range(8)),
+]
+
+
+def parameters(model):
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
+
+
+def by_command(config, folder):
+    """The run that the command leaves."""
+    folder.mkdir()
+    (folder / "config.toml").write_text(config_text(config))
+    train = ["train", str(folder / "config.toml"), "-o", str(folder / "run"), "--quiet"]
+    assert main(train) == 0
+    return folder / "run"
+
+
+def is_of_clients(plan):
+    return plan is not None and plan.unit == "client"
+
+
+def final_model(folder):
+    from safetensors.numpy import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def same_model(result, folder):
+    kept = final_model(folder)
+    ours = {name: one.detach().numpy() for name, one in result.model.named_parameters()}
+    return kept.keys() == ours.keys() and all((kept[name] == ours[name]).all() for name in ours)
+
+
+def stopped_and_resumed(config, folder):
+    """The run that was stopped after its first round, and went on."""
+
+    class Stopped(Exception):
+        pass
+
+    def stop(_line, _rounds):
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        fedspend.train(config, output=folder, on_round=stop)
+    return fedspend.train(config, output=folder, resume=True)
+
+
+def on_its_arrays(config, plan):
+    """The same run from the rows, the module and the plan that the config stands for."""
+    from fedspend.runs.arrays import OPTIONS
+
+    setup, given = from_config(any_config(config)), {}
+    for section in ("train", "shape", "privacy"):
+        given |= {key: value for key, value in config.get(section, {}).items() if key in OPTIONS}
+    rows = setup.federation.dataset
+    return fedspend.train(
+        clients={
+            client: (rows.features[shard], rows.labels[shard])
+            for client, shard in zip(setup.federation.clients, setup.federation.shards, strict=True)
+        },
+        model=setup.module,
+        plan=plan,
+        test=(rows.test_features, rows.test_labels),
+        classes=rows.classes,
+        randomness="seeded",
+        stop=config.get("stop"),
+        **given,
+    )
+
+
+def through_flower(config, monkeypatch):
+    from flower.in_process import grid_of
+
+    from fedspend.engines.flower import line
+
+    grid = grid_of(from_config(any_config(config)).workload())
+    monkeypatch.setattr(line, "Clock", lambda: grid.clock)
+    engine = {"name": "flower", "deadline": 60.0, "retries": 1, **config.get("engine", {})}
+    return fedspend.train(config | {"engine": engine}, grid=grid)
+
+
+@pytest.mark.parametrize("config", CASES)
+def test_every_door_that_trains_leaves_the_same_model(config, tmp_path, monkeypatch):
+    result = fedspend.train(config)
+    run = by_command(config, tmp_path / "command")
+    assert same_model(result, run)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epsilon"] for line in lines] == [line["epsilon"] for line in result.metrics]
+    resumed = stopped_and_resumed(config, tmp_path / "resumed")
+    assert same_model(result, tmp_path / "resumed")
+    assert resumed.metrics == result.metrics
+    if not is_of_clients(result.plan):
+        return
+    planned_for_arrays = config.get("engine", {}).get("ask") is None
+    if planned_for_arrays:
+        arrays = on_its_arrays(config, result.plan)
+        assert same_model(arrays, run)
+        assert arrays.metrics["epsilon"] == result.metrics["epsilon"]
+    if find_spec("flwr") is not None:
+        elsewhere = through_flower(config, monkeypatch)
+        assert same_model(elsewhere, run)
+        assert elsewhere.metrics["epsilon"] == result.metrics["epsilon"]
+
+
+@pytest.mark.parametrize("config", CASES)
+def test_every_door_that_plans_makes_the_same_plan(config, tmp_path):
+    result = fedspend.train(config)
+    if result.plan is None:
+        return
+    (tmp_path / "config.toml").write_text(config_text(config))
+    path = tmp_path / "plan.json"
+    assert main(["plan", str(tmp_path / "config.toml"), "-o", str(path)]) == 0
+    made = load_any_plan(path)
+    assert made.hash == fedspend.plan(config=config).hash == result.plan.hash
+    again = fedspend.train(config, plan=made)
+    assert again.metrics == result.metrics
+    if not is_of_clients(made) or config.get("stop"):
+        return
+    swept = fedspend.sweep(config, {"train.lr": [config["train"]["lr"]]}, workers=1).rows()
+    audited = fedspend.audit(config, trials=40)
+    said = swept[0]["epsilon"], max(group.claimed for group in audited.groups)
+    assert said == pytest.approx([made.epsilon.max()] * 2, rel=1e-12), "in another order of sums"
+
+
+@pytest.mark.parametrize("config", CASES)
+def test_every_door_that_tries_settings_finds_what_training_finds(config):
+    from fedspend.design.simulation import train_by_tail
+    from fedspend.design.trainings import train_one
+
+    given = [f"train.lr={config['train']['lr']}"]
+    result = fedspend.train(config)
+    swept = fedspend.sweep(config, given, workers=1).rows()[0]
+    assert (swept["accuracy"], swept["loss"]) == (result.accuracy, of_kept(result.metrics)["loss"])
+    arm = config.get("method", {}).get("name") or "time-adaptive"
+    compared = fedspend.compare(config, [arm], seeds=1, workers=1)
+    assert compared.final.item() == result.accuracy
+
+    held_out = fedspend.train(config, overrides=["data.validation=0.2"])
+    tuned = tune(config, given, seeds=1, workers=1)
+    assert tuned.accuracy.item() == held_out.accuracy
+    if config.get("stop"):
+        return  # a search goes on to the last round
+    apart = any_config(config, ["data.validation=0.2", "engine.workers=1"])
+    assert train_one(apart)[1] == held_out.metrics["accuracy"]
+    if is_of_clients(result.plan):
+        tail = config["train"].get("tail_average", 1)
+        assert train_by_tail(apart, (tail,))[0][str(tail)] == held_out.accuracy
+
+
+@pytest.mark.parametrize("config", CASES)
+def test_influence_is_measured_around_the_plan_that_is_trained(config):
+    from fedspend.design.influence import PLAIN, Trial
+
+    plan = fedspend.train(config).plan
+    if not is_of_clients(plan) or plan.parameters.get("method", "time-adaptive") not in PLAIN:
+        return
+    trial = Trial.of(any_config(config))
+    assert trial.deviation == np.sqrt(np.mean(np.square(plan.noise_of_average)))
+    assert (trial.clip_factors == plan.clip_factors).all()
+
+
+def files_of_rows(folder):
+    """The same rows in every format, by clients whose ids are whole numbers."""
+    import pandas
+
+    rng = np.random.default_rng(4)
+    client = np.repeat([10, 2, 1, 33], 6)
+    label = rng.integers(0, 2, client.size)
+    x = (rng.integers(-4, 5, (client.size, 2)) / 4 + label[:, None]).astype(np.float32)
+    table = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "client": client, "label": label})
+    table.to_csv(folder / "rows.csv", index=False)
+    table.to_csv(folder / "semicolon.csv", index=False, sep=";")
+    table.to_parquet(folder / "rows.parquet")
+    arrays = {"features": x, "label": label, "client": client}
+    np.savez(folder / "rows.npz", **arrays)
+    (folder / "npy").mkdir()
+    for name, array in arrays.items():
+        np.save(folder / "npy" / f"{name}.npy", array)
+    return {
+        "csv": "rows.csv",
+        "semicolon": "semicolon.csv",
+        "parquet": "rows.parquet",
+        "npz": "rows.npz",
+        "npy": "npy",
+    }
+
+
+@pytest.mark.full
+def test_the_same_rows_in_every_format_are_the_same_run(tmp_path):
+    pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    found = {}
+    for kind, path in files_of_rows(tmp_path).items():
+        name = {"semicolon": "csv"}.get(kind, kind)
+        data = {"name": name, "path": str(tmp_path / path), "client": "client", "label": "label"}
+        config = config_with(tiny_with(), {"privacy": {"randomness": "seeded"}})
+        config["data"] = data | {"classes": 2, "validation": 0.25}
+        result = fedspend.train(config)
+        found[kind] = result.plan.hash, parameters(result.model).tobytes()
+    assert set(found.values()) == {found["csv"]}
