@@ -54,6 +54,7 @@ def report(took, name="test_a.py::test_it", when="call"):
 @pytest.mark.parametrize(("ci", "code"), [("true", pytest.ExitCode.TESTS_FAILED), ("", 0)])
 def test_a_slow_test_is_listed_and_fails_the_run_in_ci(monkeypatch, ci, code):
     monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(quick, "measure_again", dict)
     watch, session = quick.Watch(), SimpleNamespace(exitstatus=pytest.ExitCode.OK)
     watch.pytest_runtest_logreport(report(0.9 * watch.limit))
     watch.pytest_runtest_logreport(report(3.0, min(quick.WORTH_THEIR_TIME)))
@@ -64,6 +65,23 @@ def test_a_slow_test_is_listed_and_fails_the_run_in_ci(monkeypatch, ci, code):
     watch.pytest_sessionfinish(session)
     assert [*watch.slow] == ["test_a.py::test_it"]
     assert session.exitstatus == code
+
+
+def test_what_took_long_once_only_is_no_slow_test(monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setattr(quick, "measure_again", lambda names: dict.fromkeys(names, 0.1))
+    watch, session = quick.Watch(), SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    watch.pytest_runtest_logreport(report(30.0))
+    watch.pytest_sessionfinish(session)
+    assert (watch.slow, session.exitstatus) == ({}, pytest.ExitCode.OK)
+
+
+@pytest.mark.full
+def test_a_test_is_measured_again_in_a_process_of_its_own():
+    name = "tests/test_quick.py::test_at_most_twenty_are_worth_their_time"
+    took = quick.measure_again([name])
+    assert [*took] == [name]
+    assert 0 <= took[name] < 0.1
 
 
 def test_at_most_twenty_are_worth_their_time():
