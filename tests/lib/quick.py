@@ -10,10 +10,10 @@ function, the mark may name those that take long, or those that are enough for e
                                                whose lengths seven does not divide, each value stays
 
 Guarantee: a case that is named and does not exist stops the collection. At the end of a run, every
-test without the mark that took `LENIENT` times as much is measured again, and listed if it did so
-again; in CI that fails the run. What counts is the time of the processor, in halves of a second of
-a machine on which `work` takes `WORK_SECONDS`, the second time in a process that has nothing else to
-do and has loaded what the test needs. So no slow or busy machine decides, and no first import.
+test without the mark that took `LENIENT` times as much is listed; in CI it is measured again first,
+in a process that does nothing else and has loaded what the test needs, and what is slow again fails
+the run. What counts is the time of the processor, in halves of a second of a machine on which
+`work` takes `WORK_SECONDS`. So no slow or busy machine decides, and no first import.
 """
 
 from __future__ import annotations
