@@ -36,16 +36,17 @@ def half_spent(book):
     """One run of ten rounds, stopped after five."""
     import fedspend
 
-    plan = fedspend.plan(
-        [10.0, 10.0, 20.0],
-        delta=1e-5,
-        rounds=10,
-        rate=0.5,
-        clients=["north", "south", "east"],
-        policy="uniform",
-        accountant="rdp",
-    )
+    names = ["north", "south", "east"]
     with Ledger.open(book, write=True) as ledger:
+        plan = fedspend.plan(
+            [10.0, 10.0, 20.0],
+            delta=1e-5,
+            rounds=10,
+            rate=0.5,
+            clients=names,
+            policy="uniform",
+            past=ledger.past(names),
+        )
         ledger.admit("first", Proposal.of_plan(plan), simulation=False)
         for round in range(5):
             ledger.reserve("first", round)
@@ -224,7 +225,8 @@ def test_export(run, half_spent, tmp_path):
     assert run("ledger", "export", "-o", tmp_path / "x.csv", "--ledger", half_spent).code == 0
     with (tmp_path / "x.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 15
+    assert [row["state"] for row in rows].count("given back") == 15
+    assert len(rows) == 30
     assert rows[0] == rows[0] | {
         "name": "north",
         "run": "first",

@@ -1,6 +1,6 @@
 """Runs that are planned by privacy loss distributions, which is what `auto` does for few budgets:
 admitted, stopped and followed by a run that spends the rest, replanned after a loss, checked. Where
-another accountant is needed, one line says so.
+another accountant is needed, one line says so. One that uses up its accounts is their only run.
 """
 
 import copy
@@ -48,7 +48,15 @@ def balances(place):
 def spent_by_renyi_curves(place):
     with Ledger.open(place) as ledger:
         accounts = ledger.accounts()
-        return ledger.past(accounts.names).best(accounts.delta)[0]
+        past = ledger.past(accounts.names)
+        return past.bound_to(np.zeros(past.histories)).best(accounts.delta)[0]
+
+
+def with_room(place):
+    """A ledger whose accounts have room for more than one run of `auto`."""
+    with Ledger.create(place, simulation=False) as ledger:
+        ledger.register([str(n) for n in range(6)], [8.0] * 2 + [24.0] * 4, delta=1e-3)
+    return place
 
 
 # --- admission ---
@@ -72,7 +80,7 @@ def test_a_run_by_pld_spends_its_budgets_and_not_more(auto, tmp_path, noise):
 
 
 def test_a_run_by_renyi_curves_after_one_by_pld_is_read_with_it(tmp_path):
-    """An account with both is read by PLD, all rounds composed: never above the Rényi reading."""
+    """An account with both is read at its own order, at which both were admitted."""
     terms = {"delta": 1e-3, "rounds": 2, "rate": 0.5}
     by_pld, by_rdp = (fedspend.plan([2.0] * 3, **terms, accountant=name) for name in ("pld", "rdp"))
     with Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger:
@@ -81,9 +89,11 @@ def test_a_run_by_renyi_curves_after_one_by_pld_is_read_with_it(tmp_path):
             ledger.admit(name, Proposal.of_plan(plan), simulation=True)
             for round in range(2):
                 ledger.reserve(name, round)
-        found, past = ledger.balances(), ledger.past(["0", "1", "2"])
-        assert np.all(found.order == 0)
-        assert np.all(found.spent < past.best(np.full(3, 1e-3))[0])
+            found = ledger.balances()
+            if name == "one":
+                assert np.all(found.order == 0)
+                assert np.all(found.spent == by_pld.epsilon)
+        assert np.all(found.order == ledger.accounts().order)
         assert np.all((by_pld.epsilon < found.spent) & (found.spent < 4.0))
     assert audit(str(tmp_path / "accounts.db")).ok
 
@@ -93,7 +103,7 @@ def test_a_run_by_renyi_curves_after_one_by_pld_is_read_with_it(tmp_path):
 
 @pytest.mark.full
 def test_the_rest_of_a_run_by_pld_is_planned_by_renyi_curves(auto, tmp_path):
-    place, rest = tmp_path / "accounts.db", auto | {"ledger": {"spend": "remaining"}}
+    place, rest = with_room(tmp_path / "accounts.db"), auto | {"ledger": {"spend": "remaining"}}
     with killed(at="play", round=3):
         train(auto, output=tmp_path / "one", ledger=place)
     close(place, tmp_path / "one")
@@ -105,13 +115,13 @@ def test_the_rest_of_a_run_by_pld_is_planned_by_renyi_curves(auto, tmp_path):
     assert result.plan.parameters["accountant"] == EARLIER
     found = balances(place)
     assert np.all(found.spent <= found.budget)
-    np.testing.assert_allclose(spent_by_renyi_curves(place), found.budget, rtol=1e-5)
+    np.testing.assert_allclose(found.spent, found.budget, rtol=1e-5)
     assert np.all(spent_by_renyi_curves(place) <= found.budget)
     assert audit(str(place), runs=[str(tmp_path / "one"), str(tmp_path / "two")]).ok
 
 
 def test_the_rest_cannot_be_planned_by_pld(auto, tmp_path):
-    place, rest = tmp_path / "accounts.db", copy.deepcopy(auto)
+    place, rest = with_room(tmp_path / "accounts.db"), copy.deepcopy(auto)
     with killed(at="play", round=2):
         train(auto, output=tmp_path / "one", ledger=place)
     close(place, tmp_path / "one")
@@ -138,14 +148,46 @@ def test_after_a_whole_run_by_pld_nothing_is_left(auto, tmp_path):
     assert not (tmp_path / "two").exists()
 
 
+def test_closing_a_run_that_used_up_its_accounts_frees_nothing(auto, tmp_path):
+    """Only its plan as a whole, fixed beforehand, is known to stay within the budgets."""
+    place = tmp_path / "accounts.db"
+    with killed(at="play", round=2):
+        train(auto, output=tmp_path / "one", ledger=place)
+    with Ledger.open(place) as ledger:
+        (run,) = ledger.state.runs.values()
+        assert run.alone
+        assert np.all(ledger.balances().spent < ledger.accounts().budget)
+    close(place, tmp_path / "one")
+    found = balances(place)
+    np.testing.assert_allclose(found.spent, found.budget, rtol=1e-5)
+    assert found.remaining.tolist() == [0.0] * 6
+    assert audit(str(place), runs=[str(tmp_path / "one")]).ok
+    with pytest.raises(Refused, match="lifetime budget"):
+        train(auto, output=tmp_path / "two", ledger=place)
+
+
 # --- replanning ---
+
+
+def test_a_run_that_used_up_its_accounts_is_not_replanned(auto, tmp_path):
+    place = tmp_path / "accounts.db"
+    with killed(at="play", round=1):
+        train(auto, output=tmp_path / "run", ledger=place)
+    before = (tmp_path / "run" / "plan.json").read_bytes()
+    with pytest.raises(Refused) as refused:
+        train(auto, output=tmp_path / "run", resume=True, replan=True)
+    assert "fits its accounts only as it was planned" in str(refused.value)
+    assert "drop replan=True" in str(refused.value)
+    assert (tmp_path / "run" / "plan.json").read_bytes() == before
+    result = train(auto, output=tmp_path / "run", resume=True)
+    assert [line["round"] for line in result.metrics if line.get("skipped")] == [1]
 
 
 @pytest.mark.full(only=["discrete"])
 @pytest.mark.parametrize("noise", ["central", "discrete"])
 def test_lost_rounds_of_a_run_by_pld_are_replanned_by_renyi_curves(auto, tmp_path, noise):
     auto["privacy"]["noise"] = noise
-    place, notes = tmp_path / "accounts.db", []
+    place, notes = with_room(tmp_path / "accounts.db"), []
     with killed(at="play", round=1):
         train(auto, output=tmp_path / "run", ledger=place)
     old = fedspend.Plan.load(tmp_path / "run" / "plan.json")
@@ -170,7 +212,7 @@ def test_where_renyi_curves_leave_nothing_replanning_says_so(auto, tmp_path):
     """Before the last round a plan by PLD has spent, by Rényi curves, about all of its budget."""
     auto["train"]["rounds"] = 40
     auto["privacy"] |= {"saving_rate": 0.8, "groups": [{"epsilon": 2.0, "share": 1}]}
-    place = tmp_path / "accounts.db"
+    place = with_room(tmp_path / "accounts.db")
     with killed(at="play", round=39):
         train(auto, output=tmp_path / "run", ledger=place)
     before = (tmp_path / "run" / "plan.json").read_bytes()

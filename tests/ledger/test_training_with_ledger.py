@@ -141,8 +141,8 @@ def test_the_rest_is_spent_exactly(tiny, tmp_path, place):
     stopped(tiny, tmp_path / "one", 2, ledger=place)
     with Ledger.open(place, write=True) as ledger:
         ledger.close_run(run_of(tmp_path / "one"), reason="stopped early")
-    spent = balances(place).spent
-    assert np.all(spent < 0.9 * balances(place).budget)
+    left = balances(place).remaining
+    assert np.all((0.1 * balances(place).budget < left) & (left < balances(place).budget))
     result = train(tiny | {"ledger": {"spend": "remaining"}}, output=tmp_path / "two", ledger=place)
     found = balances(place)
     assert np.all(found.spent <= found.budget)
@@ -578,7 +578,7 @@ def test_many_accounts_with_little_left(tmp_path):
     with Ledger.create(tmp_path / "accounts.db", simulation=True) as ledger:
         ledger.register(names, budget, delta=1e-5)
         first = fedspend.plan(
-            np.where(np.arange(5000) % 2, budget, 0.97 * budget),
+            np.where(np.arange(5000) % 2, budget, 0.8 * budget),
             delta=1e-5,
             rounds=5,
             rate=0.2,

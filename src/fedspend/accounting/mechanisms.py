@@ -10,6 +10,11 @@ rounds is read at those.
 A private tune is no round: it is known by its Rényi curve alone (`trials`), and no other accountant
 can read a history with one.
 
+A history may be bound to one order, fixed before anything was run: the sum of divergences at such
+an order bounds even what was chosen by looking at earlier results (Feldman and Zrnic 2021), which
+at the best of all orders it does not. At every other order it costs infinitely much, so whatever
+plans on top of it plans at its order.
+
 Guarantee: `rdp_at` uses the exact kernel, so an epsilon read from it at any one order is an upper
 bound. `curves` only steers: unless `exact` is set, it interpolates where there are many distinct
 rounds, and is used only to choose the order.
@@ -31,7 +36,8 @@ from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_row
 # up to this many distinct rounds (in a block of 4096) the exact kernel steers, whatever their rates
 _EXACT_ROUNDS = 64
 _MANY_ROWS = 20_000  # above this, steering looks at every fourth order only
-_NO_TUNES: FloatArray = np.zeros((0, len(TUNE_ORDERS)))
+_CURVE_ORDERS = tuple(sorted({*TUNE_ORDERS, *ORDERS}))  # an account may be bound to any of `ORDERS`
+_NO_TUNES: FloatArray = np.zeros((0, len(_CURVE_ORDERS)))
 
 
 def two_stage(inner: FloatArray, client_rate: FloatArray, order: FloatArray) -> FloatArray:
@@ -65,7 +71,8 @@ class Mechanisms:
     discrete: BoolArray
     histories: int
     curve: IntArray  # the row of `tuned` that this is, at rate 0; -1 for rounds
-    tuned: FloatArray  # (tunes, TUNE_ORDERS)
+    tuned: FloatArray  # (tunes, _CURVE_ORDERS)
+    bound: FloatArray  # (histories,) the only order at which a history is read; 0: at any
 
     @classmethod
     def none(cls, histories: int) -> Mechanisms:
@@ -81,6 +88,7 @@ class Mechanisms:
             histories,
             np.zeros(0, dtype=np.int64),
             _NO_TUNES,
+            np.zeros(histories),
         )
 
     @classmethod
@@ -114,6 +122,7 @@ class Mechanisms:
             histories,
             np.full(history.size, -1),
             _NO_TUNES,
+            np.zeros(histories),
         ).merged()
 
     @classmethod
@@ -122,9 +131,10 @@ class Mechanisms:
         number = np.arange(len(curves))
         ones = np.ones(number.size)
         kind = np.zeros(number.size, dtype=bool)
-        tuned = curve_at(np.asarray(TUNE_ORDERS), orders, curves)
+        tuned = curve_at(np.asarray(_CURVE_ORDERS), orders, curves)
+        free = np.zeros(number.size)
         return cls(
-            number, ones, 0 * ones, ones, ones, ones, kind, number.size, number.copy(), tuned
+            number, ones, 0 * ones, ones, ones, ones, kind, number.size, number.copy(), tuned, free
         )
 
     @classmethod
@@ -141,7 +151,8 @@ class Mechanisms:
                 for part, first in zip(parts, before[:-1], strict=True)
             ]
         )
-        return cls(**joined, histories=histories, curve=curve).merged()
+        bound = np.max([part.bound for part in parts], axis=0)
+        return cls(**joined, histories=histories, curve=curve, bound=bound).merged()
 
     def merged(self) -> Mechanisms:
         """These mechanisms with equal rounds of a history counted together."""
@@ -172,6 +183,7 @@ class Mechanisms:
             self.histories,
             self.curve[first],
             self.tuned,
+            self.bound,
         )
 
     def take(self, rows: IntArray) -> Mechanisms:
@@ -193,11 +205,23 @@ class Mechanisms:
             rows.size,
             self.curve[at],
             self.tuned,
+            self.bound[rows],
         )
 
     def renamed(self, names: IntArray, histories: int) -> Mechanisms:
         """These mechanisms with history `n` renumbered to `names[n]`."""
-        return replace(self, history=names[self.history], histories=histories)
+        bound = np.zeros(histories)
+        bound[names] = self.bound
+        return replace(self, history=names[self.history], histories=histories, bound=bound)
+
+    def bound_to(self, orders: FloatArray) -> Mechanisms:
+        """These histories, each read at its own order alone; at any, where that is 0."""
+        return replace(self, bound=orders)
+
+    def busy(self) -> BoolArray:
+        """Which histories have anything in them."""
+        found: BoolArray = np.bincount(self.history, minlength=self.histories) > 0
+        return found
 
     def alike(self) -> IntArray:
         """A number for each history; equal histories have equal numbers."""
@@ -218,15 +242,19 @@ class Mechanisms:
         begins = np.concatenate([[0], ends[:-1]])
         return np.array(
             [
-                known.setdefault(rows[a:b].tobytes(), len(known))
-                for a, b in zip(begins, ends, strict=True)
+                known.setdefault(rows[a:b].tobytes() + order.tobytes(), len(known))
+                for a, b, order in zip(begins, ends, self.bound, strict=True)
             ],
             dtype=np.int64,
         )
 
     def rdp_at(self, order: FloatArray) -> FloatArray:
-        """Exact divergence of each history at its own order, (histories,)."""
+        """Exact divergence of each history at its own order, (histories,).
+
+        Discrete rounds count as at the next whole order: divergences rise with their order.
+        """
         a = order[self.history]
+        a = np.where(self.discrete, np.maximum(np.ceil(a), 2.0), a)
         inner = self.steps * exact_rdp_at(self.rate, self.noise, a)
         divergence = two_stage(inner, self.client_rate, a)
         for row in np.flatnonzero(self.curve >= 0):
@@ -236,8 +264,11 @@ class Mechanisms:
     def curves(self, orders: Any = ORDERS, *, exact: bool = False) -> FloatArray:
         """Divergence of each history at every order, (histories, orders).
 
-        If `exact`, it is an upper bound at every order.
+        If `exact`, it is an upper bound at every order. A history that is bound to an order has a
+        divergence, an exact one, at that order alone.
         """
+        if self.bound.any():
+            return self._curves_if_bound(orders, exact)
         out, alpha = np.zeros((self.histories, len(orders))), np.asarray(orders, dtype=np.float64)
         for first in range(0, self.history.size, 4096):
             block = slice(first, first + 4096)
@@ -255,17 +286,33 @@ class Mechanisms:
             out[who] += np.add.reduceat(divergence, begins)
         return out
 
+    def _curves_if_bound(self, orders: Any, exact: bool) -> FloatArray:
+        out, fixed = np.full((self.histories, len(orders)), np.inf), self.bound > 0
+        rows = np.flatnonzero(fixed)
+        at = np.asarray(orders) == self.bound[rows, None]
+        out[rows] = np.where(at, self.take(rows).rdp_at(self.bound[rows])[:, None], np.inf)
+        free = np.flatnonzero(~fixed)
+        out[free] = self.take(free).curves(orders, exact=exact)
+        return out
+
     def whole(self) -> BoolArray:
-        """Which histories have discrete rounds, and so are read at whole orders only."""
+        """Which histories have discrete rounds, and are read at the best of the whole orders."""
         found = np.zeros(self.histories, dtype=bool)
         found[self.history[self.discrete]] = True
+        found &= self.bound == 0
         return found
 
     def best(self, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Epsilon of each history at its `delta`, and its order; 0 for a history without rounds."""
         epsilon, order = np.zeros(self.histories), np.full(self.histories, 2.0)
-        busy, whole = np.bincount(self.history, minlength=self.histories) > 0, self.whole()
-        for rows, orders in ((busy & ~whole, ORDERS), (busy & whole, WHOLE_ORDERS)):
+        busy, whole, fixed = self.busy(), self.whole(), self.bound > 0
+        mine = np.flatnonzero(busy & fixed)
+        if mine.size:
+            at = order[mine] = self.bound[mine]
+            total = self.take(mine).rdp_at(at) + conversion_cost_at(at, delta[mine])
+            epsilon[mine] = np.maximum(total, 0.0)
+        free = busy & ~fixed
+        for rows, orders in ((free & ~whole, ORDERS), (free & whole, WHOLE_ORDERS)):
             mine = np.flatnonzero(rows)
             if mine.size:
                 epsilon[mine], order[mine] = self.take(mine)._lowest(delta[mine], orders)
@@ -291,7 +338,7 @@ class Mechanisms:
         return np.maximum(found, 0.0), alpha[at]
 
     def _tuned_at(self, order: FloatArray, row: int) -> FloatArray:
-        return curve_at(order, np.asarray(TUNE_ORDERS), self.tuned[row])
+        return curve_at(order, np.asarray(_CURVE_ORDERS), self.tuned[row])
 
     def _total(self, per_row: FloatArray) -> FloatArray:
         total: FloatArray = np.bincount(

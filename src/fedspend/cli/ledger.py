@@ -35,6 +35,7 @@ EXAMPLES = """examples:
   fedspend ledger export -o account.json --ledger accounts.db
   fedspend ledger verify account.json
   fedspend ledger rotate-key rotation.json --keys keys.csv --reason "yearly" --ledger accounts.db
+  fedspend ledger migrate --reason "runs are planned by results" --ledger accounts.db
   fedspend ledger close-run 3f09c1d2a4b5 --reason "the server is gone" --ledger accounts.db
 """
 EXPORTS = (".csv", ".json")
@@ -80,7 +81,7 @@ def register(args: argparse.Namespace) -> int:
     from fedspend.ledger import Ledger
 
     with Ledger.open(args.ledger, write=True, project=args.project or "") as ledger:
-        ledger.register(names, epsilons, delta=args.delta, unit=args.unit)
+        ledger.register(names, epsilons, delta=args.delta, unit=args.unit, order=args.order)
         under = f" under project {ledger.project!r}" if ledger.project else ""
         print(
             f"registered {len(names)} {args.unit}s at delta {args.delta:g} in "
@@ -131,6 +132,18 @@ def accept_rows(args: argparse.Namespace) -> int:
     return 0
 
 
+def migrate(args: argparse.Namespace) -> int:
+    from fedspend.ledger import Ledger
+
+    with Ledger.open(args.ledger, write=True) as ledger:
+        ledger.migrate(reason=args.reason)
+        print(
+            f"{ledger.location}: every account has an order now, and runs are admitted by it; "
+            "older versions of fedspend can no longer read this ledger"
+        )
+    return 0
+
+
 def rotate_key(args: argparse.Namespace) -> int:
     from fedspend.approval.rotation import read_rotation
     from fedspend.engines.flower.keys import replaced, short
@@ -158,20 +171,22 @@ def close_run(args: argparse.Namespace) -> int:
         if run.is_tune:
             print(f"run {whole} is closed: it was a private tune, and all of it stays spent")
             return 0
-        if run.stopped:
-            print(
-                f"run {whole} is closed: it has a stopping rule and had begun, so all "
-                f"{run.planned} rounds stay spent"
+        if run.frees_nothing:
+            why = (
+                "it fits its accounts only as it was planned, as a whole"
+                if run.by_order
+                else "it has a stopping rule and had begun"
             )
+            print(f"run {whole} is closed: {why}, so all {run.planned} rounds stay spent")
             return 0
         print(
             f"run {whole} is closed: {run.next_round} rounds stay spent, "
             f"{run.planned - run.next_round} never began and are free"
         )
-        if 0 < run.next_round < run.planned:
+        if 0 < run.next_round < run.planned and not run.by_order:
             print(
                 "If you stopped because of its releases or metrics, count those as spent, too: the "
-                "balances assume costs that were fixed beforehand."
+                "balances assume costs that were fixed beforehand (until fedspend ledger migrate)."
             )
     return 0
 
@@ -338,6 +353,7 @@ def refuse_elsewhere(ledger: Ledger, unit: str) -> None:
 ACTIONS = {
     "init": init,
     "register": register,
+    "migrate": migrate,
     "change": change,
     "withdraw": withdraw,
     "accept-rows": accept_rows,

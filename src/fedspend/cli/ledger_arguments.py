@@ -53,6 +53,15 @@ def _changing(action: Action) -> None:
         metavar="D",
         help="delta of these accounts, for their lifetime",
     )
+    add(
+        "--order",
+        type=float,
+        metavar="A",
+        help=(
+            "the Rényi order at which all runs on these accounts are added up (default: the best "
+            "for 100 rounds at rate 0.5 that spend the whole budget)"
+        ),
+    )
     _unit(add)
     add = action("change", "change a lifetime budget")
     add("name", help="whose")
@@ -75,6 +84,10 @@ def _changing(action: Action) -> None:
     add("name", nargs="+", help="whose rows have changed")
     _reason(add)
     _unit(add)
+    add = action(
+        "migrate", "give every account of a ledger of 0.2 an order, at which new runs are admitted"
+    )
+    _reason(add)
     add = action("rotate-key", "enter the new key of a client's node, from its own statement")
     add("statement", metavar="ROTATION.json", help="what fedspend node rotate-key wrote")
     add("--keys", metavar="KEYS.csv", help="also put the new key into this file (engine.keys)")

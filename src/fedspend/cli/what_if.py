@@ -82,7 +82,7 @@ def show(found: Leaving, *, with_ledger: bool, filters_by_norm: bool) -> None:
             ("if it stays", f"{amount(found.if_it_stays)} once {to_come} done"),
             (
                 "given back",
-                "nothing: the run has a stopping rule, so all of its rounds stay spent"
+                "nothing: once it has begun, the run counts as a whole"
                 if found.keeps_all
                 else f"{amount(found.given_back)}, when the run is closed",
             ),

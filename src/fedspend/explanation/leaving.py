@@ -40,13 +40,14 @@ class Leaving:
     if_it_stays: float  # spent, if the run is finished
     if_closed: float  # spent, if the run is closed and other open runs are finished
     left: float  # the largest claim of a new plan like this one, once the run is closed
+    left_if_open: float  # and as long as it is not
     stops_the_run: bool  # whether withdrawing stops the run
     keeps_all: bool  # whether the run, once it has begun, keeps all of its rounds spent
 
     @property
     def given_back(self) -> float:
-        """By how much closing the run lowers the account's total."""
-        return max(0.0, self.if_it_stays - self.if_closed)
+        """By how much closing the run raises what a new plan could claim."""
+        return max(0.0, self.left - self.left_if_open)
 
     def numbers(self) -> dict[str, Any]:
         """All of it, as `fedspend what-if --json` prints it."""
@@ -110,7 +111,7 @@ def leaving(
         _reserve(state, run, round)
     now = balances(state, unit)
     keeps_all = run.keeps_all
-    ending = "stop" if keeps_all else "close"
+    ending = "stop" if run.stops and keeps_all and not run.alone else "close"
     _add(state, {"kind": ending, "run": run.id, "reason": IMAGINED})
     then = balances(state, unit)
     return Leaving(
@@ -125,6 +126,7 @@ def leaving(
         if_it_stays=_value(now, "total", account),
         if_closed=_value(then, "total", account),
         left=_value(then, "remaining", account),
+        left_if_open=_value(now, "remaining", account),
         stops_the_run=bool(np.any(run.rate[begun:, run.of_class[_member(run, account)]] > 0)),
         keeps_all=keeps_all,
     )
@@ -138,7 +140,7 @@ def _registered(plan: AnyPlan, ledger: State | None) -> State:
     if not len(state.accounts[plan.unit]):
         if state.project and state.project not in state.projects:
             _add(state, {"kind": "project", "name": state.project})
-        _add(state, plan.proposal().registration())
+        _add(state, plan.proposal().registration(state.by_order))
     return state
 
 
@@ -160,8 +162,10 @@ def _opened(state: State, plan: AnyPlan) -> Run:
         )
     proposal = plan.proposal()
     who = rules.members(state, proposal)
-    rules.refuse_overdrawn(state, proposal.as_run(IMAGINED, who), joining=True, hint=proposal.order)
-    _add(state, {"kind": proposal.kind, "run": IMAGINED, "folder": ""} | proposal.opening(who))
+    asked = proposal.as_run(IMAGINED, who)
+    alone = rules.refuse_overdrawn(state, asked, joining=True, hint=proposal.order)
+    opening = proposal.opening(who, alone)
+    _add(state, {"kind": proposal.kind, "run": IMAGINED, "folder": ""} | opening)
     return state.runs[IMAGINED]
 
 
@@ -177,7 +181,7 @@ def _reserve(state: State, run: Run, round: int) -> None:
 def _without(state: State, run: str, unit: str, account: int) -> float:
     """What other runs have spent and hold on the account."""
     past = histories(state, unit, held=True, without=run)
-    mine = past.for_accounts(np.array([account]))
+    mine = past.read.take(past.of_account[[account]])
     delta, budget = (
         column[account : account + 1]
         for column in (state.accounts[unit].delta, state.accounts[unit].budget)

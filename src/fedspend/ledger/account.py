@@ -89,12 +89,7 @@ class RunAccount:
         known = self.ledger.accounts(proposal.unit).number
         new = [n for n, name in enumerate(proposal.names) if name not in known]
         if new:
-            self.ledger.register(
-                [proposal.names[n] for n in new],
-                proposal.budgets[new],
-                delta=proposal.delta,
-                unit=proposal.unit,
-            )
+            self.ledger.register_for(proposal, new)
 
     def reserve(self, round: int, start: str | None = None) -> None:
         self.ledger.reserve(self.id, round, place=self.place, start=start)

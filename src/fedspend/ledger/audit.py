@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspend.accounting.rdp import ORDERS
 from fedspend.basics.arrays import FloatArray
 from fedspend.basics.findings import Finding, guarded, none_failed
 from fedspend.errors import FedspendError, InvalidInput
@@ -164,7 +165,8 @@ def recheck_balances(state: State, unit: str, computed: Balances | None = None) 
     ):
         for n, name in enumerate(balances.names):
             classes = tuple(classes.get(n, -1) for classes in position)
-            key = (held, float(balances.delta[n]), float(orders[n]), classes)
+            own = float(state.accounts[unit].order[n])
+            key = (held, float(balances.delta[n]), float(orders[n]), own, classes)
             if key not in checked:
                 checked[key] = _recomputed(
                     state,
@@ -173,6 +175,7 @@ def recheck_balances(state: State, unit: str, computed: Balances | None = None) 
                     held=held,
                     order=float(orders[n]),
                     delta=float(balances.delta[n]),
+                    own=own,
                 )
             epsilon, claim = checked[key], float(claims[n])
             tolerance = TOLERANCE if orders[n] > 0 else PLD_TOLERANCE
@@ -201,51 +204,106 @@ def recheck_balances(state: State, unit: str, computed: Balances | None = None) 
 
 
 def _recomputed(
-    state: State, unit: str, classes: tuple[int, ...], *, held: bool, order: float, delta: float
+    state: State,
+    unit: str,
+    classes: tuple[int, ...],
+    *,
+    held: bool,
+    order: float,
+    delta: float,
+    own: float,
 ) -> float:
     """Epsilon of an account that is of these classes in the runs of its unit; -1: not in the run.
 
-    With `held`, as if all open runs had finished. `order` 0 means by PLD.
+    With `held`, as if all open runs had finished. `order` 0 means by PLD; `own` is the account's.
     """
-    mine = [(run, own) for run, own in zip(state.runs_of(unit), classes, strict=True) if own >= 0]
-    tuned = [(run, own) for run, own in mine if run.is_tune]
-    rounds = _rounds([one for one in mine if not one[0].is_tune], held=held, order=order)
-    sampled = bool((rounds[0] > 0).any())
-    if not sampled and not tuned:
+    mine = [(run, at) for run, at in zip(state.runs_of(unit), classes, strict=True) if at >= 0]
+    several = any(run.by_order for run, _ in mine) and (
+        sum(_spends(run, at, held=held) for run, at in mine) > 1
+    )
+    base = _composed(mine, held=held, order=own if several else order, delta=delta, own=own)
+    # what was given back is free, but as a statement only the plan as a whole holds
+    early = [(run, at) for run, at in mine if _gave_back(run)]
+    return max([base, *(_whole_plan(run, at, delta) for run, at in early)])
+
+
+def _composed(
+    mine: Sequence[tuple[Run, int]], *, held: bool, order: float, delta: float, own: float
+) -> float:
+    """Epsilon of these classes of these runs together."""
+    tuned = [(run, at) for run, at in mine if run.is_tune]
+    tables = [(run, _rounds(run, at, held=held)) for run, at in mine if not run.is_tune]
+    rounds = [(run, table) for run, table in tables if table.size]
+    if not (tuned or rounds):
         return 0.0
-    if order == 0 and tuned:
-        raise FedspendError(
-            f"an account with a private tune (run {tuned[0][0].id}) was read by PLD, which proves "
-            "nothing"
-        )
     if order == 0:
-        pairs, counts = np.unique(rounds[:2], axis=1, return_counts=True)
-        return pld_epsilon(pairs[0].tolist(), pairs[1].tolist(), counts.tolist(), delta)
-    total = sum(_tuned_divergence(run, own, order) for run, own in tuned)
-    if sampled:
-        total += _divergence(rounds, order)
+        if tuned:
+            raise FedspendError(
+                f"an account with a private tune (run {tuned[0][0].id}) was read by PLD, which "
+                "proves nothing"
+            )
+        return _by_pld(np.concatenate([table for _, table in rounds], axis=1), delta)
+    total = sum(_tuned_divergence(run, at, order) for run, at in tuned)
+    for run, table in rounds:
+        total += _divergence(table, _proven_order(run, order, own if order == own else 0.0))
     return float(epsilon_at(total, order, delta))
 
 
-def _rounds(runs: Sequence[tuple[Run, int]], *, held: bool, order: float) -> FloatArray:
+def _by_pld(table: FloatArray, delta: float) -> float:
+    pairs, counts = np.unique(table[:2], axis=1, return_counts=True)
+    return pld_epsilon(pairs[0].tolist(), pairs[1].tolist(), counts.tolist(), delta)
+
+
+def _gave_back(run: Run) -> bool:
+    early = run.closed is not None and 0 < run.next_round < run.planned
+    return early and run.by_order and not run.alone
+
+
+def _whole_plan(run: Run, own: int, delta: float) -> float:
+    """Epsilon of all rounds that were planned for a class, by the run's accountant."""
+    table = _columns(run, own, run.planned)
+    if not table.size:
+        return 0.0
+    least = min(float(epsilon_at(_divergence(table, a), a, delta)) for a in ORDERS)
+    return least if run.accountant == "rdp" else min(least, _by_pld(table, delta))
+
+
+def _spends(run: Run, own: int, *, held: bool) -> bool:
+    """Whether a class has spent anything in a run, or, with `held`, may."""
+    return run.is_tune or _rounds(run, own, held=held).size > 0
+
+
+def _proven_order(run: Run, order: float, own: float) -> float:
+    """At which order a run's rounds are read: discrete noise of version 0.1 at whole ones only, of
+    which the next is a bound where the account's `own` order lies between two.
+    """
+    if not run.discrete or (order >= 2 and order == int(order)):
+        return order
+    if own:
+        return max(2.0, float(np.ceil(order)))
+    raise FedspendError(
+        f"an account with discrete noise (run {run.id}) was read at order {order:g}, which proves "
+        "nothing"
+    )
+
+
+def _rounds(run: Run, own: int, *, held: bool) -> FloatArray:
     """The rounds that count, (4, rounds): rate, noise, client rate and steps of each."""
-    parts = [np.zeros((4, 0))]
-    for run, own in runs:
-        if run.discrete and not (order >= 2 and order == int(order)):
-            raise FedspendError(
-                f"an account with discrete noise (run {run.id}) was read at order {order:g}, "
-                "which proves nothing"
-            )
-        # a run that its own rule has stopped has spent all of its rounds
-        whole = run.stopped or (held and run.closed is None)
-        upto = run.planned if whole else run.next_round
-        client_rate = np.full(upto, run.client_rate)
-        parts.append(
-            np.stack(
-                [run.rate[:upto, own], run.noise[:upto, own], client_rate, run.steps[:upto, own]]
-            )
-        )
-    return np.concatenate(parts, axis=1)
+    if run.closed is None:
+        whole = held
+    elif run.by_order:
+        whole = run.alone and run.next_round > 0
+    else:
+        whole = run.stopped  # a run that its own rule has stopped has spent all of its rounds
+    return _columns(run, own, run.planned if whole else run.next_round)
+
+
+def _columns(run: Run, own: int, upto: int) -> FloatArray:
+    client_rate = np.full(upto, run.client_rate)
+    table = np.stack(
+        [run.rate[:upto, own], run.noise[:upto, own], client_rate, run.steps[:upto, own]]
+    )
+    return table[:, table[0] > 0]  # a round at rate 0 does not count
 
 
 def _tuned_divergence(run: Run, own: int, order: float) -> float:
@@ -256,8 +314,7 @@ def _tuned_divergence(run: Run, own: int, order: float) -> float:
 
 def _divergence(rounds: FloatArray, order: float) -> float:
     """Sum over rounds of `log(1 - p + p exp((a-1) steps R)) / (a-1)`."""
-    used = rounds[0] > 0  # a round at rate 0 does not count
-    distinct, counts = np.unique(rounds[:, used], axis=1, return_counts=True)
+    distinct, counts = np.unique(rounds, axis=1, return_counts=True)
     q, s, p, k = distinct
     exponent = (order - 1) * k * renyi_divergence(q, s, order)
     with np.errstate(divide="ignore"):

@@ -38,10 +38,11 @@ from fedspend.ledger.chain import (
     parse,
     to_text,
 )
+from fedspend.ledger.orders import check_order, default_orders
 from fedspend.ledger.row_seals import RowSeals, refuse_changed
-from fedspend.ledger.rules import Proposal
-from fedspend.ledger.spending import Balances, balances, histories, overdrawn
-from fedspend.ledger.state import FORMAT, Accounts, Place, Run, State
+from fedspend.ledger.rules import Proposal, said_of
+from fedspend.ledger.spending import Balances, balances, fit, histories
+from fedspend.ledger.state import FORMAT, Accounts, Place, Run, State, charged_to
 from fedspend.ledger.storage import (
     MIGRATIONS,
     Storage,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 # Entries that say when a person did something. How long a round takes tells how many clients were
 # sampled, so all others of a real ledger are dated to the day.
-BY_PEOPLE = ("ledger", "change", "withdraw", "rotate-key")
+BY_PEOPLE = ("ledger", "change", "withdraw", "rotate-key", "migrate")
 SHOWN = 12  # accounts in a notebook
 
 
@@ -317,12 +318,12 @@ class Ledger:
 
     def over(self, proposal: Proposal) -> IntArray:
         """Positions of the accounts whose budgets the proposal would exceed, as things stand."""
-        return overdrawn(
+        return fit(
             self.state,
             proposal.as_run("", rules.members(self.state, proposal)),
             joining=True,
             hint=proposal.order,
-        )
+        ).over
 
     # --- heads ---
 
@@ -356,11 +357,54 @@ class Ledger:
     # --- accounts ---
 
     def register(
-        self, names: Sequence[str], budgets: Any, *, delta: float, unit: str = "client"
+        self,
+        names: Sequence[str],
+        budgets: Any,
+        *,
+        delta: float,
+        unit: str = "client",
+        order: float | None = None,
     ) -> None:
-        """Open accounts, each with a lifetime budget, at one delta that never changes."""
+        """Open accounts, each with a lifetime budget, at one delta that never changes.
+
+        `order` is the Rényi order at which all runs on an account are added up; by default the
+        best one for a typical run that spends the whole budget. It never changes either, once
+        anything was charged.
+        """
         unit, delta, names = rules.check_unit(unit), check_delta(delta), list(names)
-        epsilons = _one_each(budgets, names).tolist()
+        epsilons = _one_each(budgets, names)
+        orders = (
+            default_orders(epsilons, delta)
+            if order is None
+            else check_order(order, epsilons, delta)
+        )
+        if order is not None and not self.read().by_order:
+            raise Refused(
+                f"the accounts of the ledger {self.location} have no orders; give them some with: "
+                "fedspend ledger migrate"
+            )
+        self._register(names, epsilons, orders, delta=delta, unit=unit)
+
+    def register_for(self, proposal: Proposal, new: Sequence[int]) -> None:
+        """Open accounts for these members of a run that has its own."""
+        rows = np.asarray(new)
+        self._register(
+            [proposal.names[n] for n in new],
+            proposal.budgets[rows],
+            proposal.account_orders()[rows],
+            delta=proposal.delta,
+            unit=proposal.unit,
+        )
+
+    def _register(
+        self,
+        names: list[str],
+        budgets: FloatArray,
+        orders: FloatArray,
+        *,
+        delta: float,
+        unit: str,
+    ) -> None:
 
         def entry(state: State) -> list[Body]:
             rules.refuse_mixed(state, unit)
@@ -372,7 +416,8 @@ class Ledger:
                     "unit": unit,
                     "delta": delta,
                     "names": ids,
-                    "budgets": epsilons,
+                    "budgets": budgets.tolist(),
+                    **({"orders": orders.tolist()} if state.by_order else {}),
                 }
             ]
 
@@ -389,15 +434,37 @@ class Ledger:
             known = rules.known_names(state, unit, names)
             who = rules.account_numbers(state, unit, known)
             rules.refuse_below_spent(unit, known, epsilons, balances(state, unit).spent[who])
-            return [
-                {
-                    "kind": "change",
-                    "unit": unit,
-                    "names": known,
-                    "budgets": epsilons.tolist(),
-                    "reason": reason,
+            body: Body = {
+                "kind": "change",
+                "unit": unit,
+                "names": known,
+                "budgets": epsilons.tolist(),
+                "reason": reason,
+            }
+            if state.by_order and not charged_to(state, said_of(self.project, body), who):
+                # as if they had been registered with these budgets
+                body["orders"] = rules.orders_of(epsilons, state.accounts[unit].delta[who])
+            return [body]
+
+        self._write(entry)
+
+    def migrate(self, *, reason: str) -> None:
+        """Give an order to every account of a ledger that was made before accounts had one: that
+        of its first budget. From then on runs are admitted by these orders.
+        """
+        reason = rules.check_reason(reason)
+
+        def entry(state: State) -> list[Body]:
+            if state.by_order:
+                raise Refused(f"the accounts of the ledger {self.location} have orders already")
+            orders = {
+                project: {
+                    unit: rules.orders_of(accounts.registered, accounts.delta)
+                    for unit, accounts in units.items()
                 }
-            ]
+                for project, units in state.by_project.items()
+            }
+            return [{"kind": "migrate", "orders": orders, "reason": reason}]
 
         self._write(entry)
 
@@ -512,19 +579,21 @@ class Ledger:
             registration = []
             if not len(state.accounts[proposal.unit]):
                 rules.refuse_alike(proposal.names, proposal.unit)
-                registration = [proposal.registration()]
+                registration = [proposal.registration(state.by_order)]
                 # what the state will be; the ledger's own state follows in `_write`
                 fresh = Accounts()
-                fresh.add(list(proposal.names), proposal.budgets, proposal.delta)
-                state = State(by_project={"": state.accounts | {proposal.unit: fresh}})
+                orders = proposal.account_orders() if state.by_order else None
+                fresh.add(list(proposal.names), proposal.budgets, proposal.delta, orders)
+                by_project = {"": state.accounts | {proposal.unit: fresh}}
+                state = State(by_order=state.by_order, by_project=by_project)
             who = rules.members(state, proposal)
-            rules.refuse_overdrawn(
+            alone = rules.refuse_overdrawn(
                 state, proposal.as_run(run, who), joining=True, hint=proposal.order
             )
             return [
                 *registration,
                 {"kind": proposal.kind, "run": run, **where, "files": dict(files or {})}
-                | proposal.opening(who),
+                | proposal.opening(who, alone),
             ]
 
         where = {"folder": ""} if place is None else vars(place)
@@ -649,6 +718,7 @@ class Ledger:
             if mine.about["plan"] == proposal.plan:
                 return []
             rules.refuse_tune(mine)
+            rules.refuse_replanning(mine)
             asked = proposal.as_run(run, rules.members(state, proposal))
             if not rules.same_beginning(asked, mine):
                 raise Refused(
@@ -669,9 +739,9 @@ class Ledger:
     ) -> None:
         """End a run, and free what it held for rounds that never began.
 
-        Nothing is freed of a run that has begun and has a rule by which it may end early: whoever
-        ends it before the rule does has seen what the rule sees. `ending` has digests of what it
-        leaves behind.
+        Nothing is freed of a run that has begun and fits its accounts only as it was planned; nor,
+        on accounts without orders, of one that has a rule by which it may end early: whoever ends
+        it has seen what the rule sees. `ending` has digests of what it leaves behind.
         """
         reason = rules.check_reason(reason)
 
@@ -680,7 +750,7 @@ class Ledger:
             rules.refuse_elsewhere(mine, place)
             rules.refuse_freeing(mine)
             known = {"ending": dict(ending)} if ending else {}
-            kind = "stop" if mine.keeps_all else "close"
+            kind = "stop" if mine.stops and mine.keeps_all and not mine.alone else "close"
             return [{"kind": kind, "run": run, "reason": reason} | known]
 
         self._write(entry)
@@ -688,15 +758,16 @@ class Ledger:
     def stop_run(
         self, run: str, *, place: Place | None = None, ending: Mapping[str, str] | None = None
     ) -> None:
-        """End a run that its own rule has stopped. Its other rounds stay charged, since when it
-        stopped depends on its releases.
+        """End a run that its own rule has stopped. As when it is closed, its other rounds are free
+        if the accounts' orders allow for ends that depend on releases.
         """
 
         def entry(state: State) -> list[Body]:
             mine = rules.open_run(state, run)
             rules.refuse_elsewhere(mine, place)
             known = {"ending": dict(ending)} if ending else {}
-            return [{"kind": "stop", "run": run} | known]
+            frees = {"frees": True} if mine.by_order and not mine.alone else {}
+            return [{"kind": "stop", "run": run} | frees | known]
 
         self._write(entry)
 

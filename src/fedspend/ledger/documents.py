@@ -71,7 +71,7 @@ def run_line(run: Run) -> dict[str, Any]:
 
 def closed_because(run: Run) -> str:
     """Why a run is over, and whether what it left out stays spent."""
-    return f"{run.closed}; {ALL_SPENT}" if run.stopped else str(run.closed)
+    return f"{run.closed}; {ALL_SPENT}" if run.frees_nothing else str(run.closed)
 
 
 def run_document(state: State, id: str) -> dict[str, Any]:
@@ -230,10 +230,11 @@ def about(body: dict[str, Any]) -> str:
             f"{counted(len(body['classes']), body.get('unit', 'client'))}, plan "
             f"{body['plan'].rpartition(':')[2][:12]}"
         )
-    if kind == "close":
+    if kind in ("close", "migrate"):
         return str(body["reason"])
     if kind == "stop":
-        return f"run {body['run']}: {stopped_because(body)}; {ALL_SPENT}"
+        spent = "" if body.get("frees") else f"; {ALL_SPENT}"
+        return f"run {body['run']}: {stopped_because(body)}{spent}"
     return f"round {body['round'] + 1}" + (
         f", release {body['release'][:12]}" if kind == "commit" else ""
     )

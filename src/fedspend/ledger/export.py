@@ -1,7 +1,8 @@
 """Exports a ledger to files that can be read without fedspend.
 
 Guarantee: the rows of an account in the CSV export are all that it has been charged, so whoever
-recomputes its epsilon from them finds at least what `balances` says it has spent.
+recomputes its epsilon from them finds at least what `balances` says it has spent (for an account
+with several runs: at the account's order). Rounds that a run gave back are listed, and marked.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ COLUMNS = (
     "steps",
     "noise",
 )
-# of a round that a run with a stopping rule ended before: it never began, and is spent
+# of a round that never began, and is spent: the run ended before it
 LEFT_OUT = "left out"
+# or one that does not count against the account, but is part of the plan that the run had
+GIVEN_BACK = "given back"
 
 
 def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
@@ -43,8 +46,9 @@ def charges(ledger: Ledger, unit: str) -> Iterator[tuple[Any, ...]]:
         if run.is_tune:
             for account in run.accounts.tolist():
                 yield (unit, names[account], run.id, "", "tuned", "", "", "", "", "Rényi curve")
-        for round in range(run.charged(held=False)):
-            state = run.rounds.get(round, LEFT_OUT)
+        for round in range(run.charged(held=False, whole=True)):
+            left_out = GIVEN_BACK if run.gave_back else LEFT_OUT
+            state = run.rounds.get(round, left_out)
             for account, own in zip(run.accounts.tolist(), run.of_class.tolist(), strict=True):
                 rate, noise, steps = (
                     float(table[round, own]) for table in (run.rate, run.noise, run.steps)

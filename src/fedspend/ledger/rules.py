@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedspend.accounting.rdp import ORDERS
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.basics.choices import near
 from fedspend.budgets.identity import (
@@ -22,7 +23,8 @@ from fedspend.budgets.identity import (
 )
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger.chain import Body, Head
-from fedspend.ledger.spending import overdrawn
+from fedspend.ledger.orders import default_orders, leaves_room
+from fedspend.ledger.spending import fit
 from fedspend.ledger.state import (
     UNITS,
     Accounts,
@@ -106,14 +108,28 @@ class Proposal:
             return np.ones(self.of_class.size, dtype=bool)
         return busy(self.rate, self.of_class)
 
-    def registration(self) -> Body:
-        return {
+    def account_orders(self) -> FloatArray:
+        """For accounts that the run opens: the order at which the plan is read, so that the run
+        fits them by it.
+        """
+        spent = self.as_run("", np.zeros(0, dtype=np.int64)).mechanisms(held=True)
+        delta = np.full(spent.histories, self.delta)
+        order = spent.best(delta)[1] if self.order is None else np.asarray(self.order)
+        order = np.where(order > 0, order, spent.best(delta)[1])[self.of_class]
+        usable = spent.busy()[self.of_class] & np.isin(order, ORDERS)
+        orders = default_orders(self.budgets, self.delta)
+        return np.where(usable & leaves_room(order, self.budgets, self.delta), order, orders)
+
+    def registration(self, by_order: bool) -> Body:
+        """The entry that opens its accounts."""
+        body = {
             "kind": "register",
             "unit": self.unit,
             "delta": self.delta,
             "names": list(self.names),
             "budgets": self.budgets.tolist(),
         }
+        return body | {"orders": self.account_orders().tolist()} if by_order else body
 
     def tables(self) -> Body:
         return {
@@ -124,7 +140,7 @@ class Proposal:
             "steps": self.steps if isinstance(self.steps, int) else to_table(self.steps),
         }
 
-    def opening(self, accounts: IntArray) -> Body:
+    def opening(self, accounts: IntArray, alone: bool = False) -> Body:
         """What the entry that admits the run says of it."""
         if self.curves is not None and self.orders is not None:
             return {
@@ -142,6 +158,8 @@ class Proposal:
             mechanism["grid_steps"] = self.grid_steps
         if self.stops:
             mechanism["stops"] = True
+        if alone:
+            mechanism["alone"] = True
         return about | mechanism | {"accounts": to_ranges(accounts)} | self.tables()
 
 
@@ -336,8 +354,12 @@ def refuse_no_rotation(known: Mapping[str, list[str]], client: str, old: str, ne
 
 def refuse_overdrawn(
     state: State, run: Run, *, joining: bool, hint: FloatArray | None = None
-) -> None:
-    over = overdrawn(state, run, joining=joining, hint=hint)
+) -> bool:
+    """Refuse a run that some budget cannot pay for; gives whether it fits only as the one run of
+    some account.
+    """
+    found = fit(state, run, joining=joining, hint=hint)
+    over = found.over
     if over.size:
         accounts, first = state.accounts[run.unit], int(run.accounts[over[0]])
         others = f" and {over.size - 1} more" if over.size > 1 else ""
@@ -355,6 +377,7 @@ def refuse_overdrawn(
             "nothing was changed. See fedspend ledger balance; plan with what is left "
             "(--remaining), or leave out those with too little left (ledger.exhausted=leave-out)"
         )
+    return found.alone
 
 
 def refuse_below_spent(
@@ -367,6 +390,15 @@ def refuse_below_spent(
             f"{unit} {names[at]!r} has already spent {spent[at]:.4g}, so its budget cannot become "
             f"{budgets[at]:g}; to stop all further spending: fedspend ledger withdraw"
         )
+
+
+def orders_of(budgets: FloatArray, deltas: FloatArray) -> list[float]:
+    """The default order of accounts with these budgets, at their deltas."""
+    orders = np.zeros(budgets.size)
+    for delta in np.unique(deltas):
+        mine = deltas == delta
+        orders[mine] = default_orders(budgets[mine], float(delta))
+    return orders.tolist()
 
 
 # --- which run ---
@@ -439,6 +471,16 @@ def refuse_second_hand(state: State, run: str, round: int) -> None:
         raise Refused(
             f"round {round + 1} of run {run} was begun by another process; let that process "
             "finish, or stop it and use --resume"
+        )
+
+
+def refuse_replanning(run: Run) -> None:
+    """What is planned after looking at releases must go through the accounts' filter."""
+    if run.alone:
+        raise Refused(
+            f"run {run.id} fits its accounts only as it was planned (it is the one run that their "
+            "budgets have room for, by its own accountant), so its rounds are not planned anew; "
+            "drop --replan, or plan runs that can be with privacy.accountant=rdp"
         )
 
 

@@ -2,9 +2,25 @@
 
 Guarantee: an epsilon is composed from the recorded mechanisms at the account's lifetime delta,
 never added up from epsilons, and is never too low: it is read with the exact kernel at one Rényi
-order, or by pessimistic PLD for accounts with a run that was planned by PLD. An account with a
-private tune is read at a Rényi order, whatever else it has. Accounts with equal histories are
-computed once.
+order, or by pessimistic PLD. An account with a private tune is read at a Rényi order, whatever else
+it has. Accounts with equal histories are computed once.
+
+A later run may be planned by looking at what earlier ones released. So runs are admitted by a
+filter: at the account's order, which was fixed when it was registered, the divergences of all that
+was begun and of all that open runs hold must convert to its budget at most (Feldman and Zrnic 2021,
+theorem 4.5 in the Rényi form). Who stops a run early, and why, makes no difference to that: rounds
+that never began are free again.
+
+One run may use what its own accountant reads lower: the only one on its account. It is then
+*alone*: it counts with all of its rounds once it has begun, is not replanned, and a later run must
+fit into the filter beside all of it. Whether one can is known when the first is admitted, from its
+plan and the budget: if the whole plan exceeds the filter, nothing else is ever admitted, and the
+account is what that one plan, fixed beforehand, spends; else everything is within the filter. (With
+a budget that is raised later, the same holds for the raised one.)
+
+So an account with one run is read by that run's accountant, one with several at its order. Accounts
+of a ledger without orders are read as before: at the best of all orders, or by PLD if a run was
+planned so, which assumes plans that were fixed beforehand.
 """
 
 from __future__ import annotations
@@ -21,7 +37,7 @@ from fedspend.accounting.mechanisms import Mechanisms, conversion_cost_at, conve
 from fedspend.accounting.rdp import NOISE_RANGE, ORDERS, WHOLE_ORDERS
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.basics.progress import OnProgress
-from fedspend.ledger.state import Run, State
+from fedspend.ledger.state import STOPPED_EARLY, Run, State
 
 _FULL = 1e-6  # if less than this share of a budget is left, no plan can use it
 _ROWS = 512  # accounts solved at once
@@ -37,11 +53,20 @@ MAX_PLD = 1000
 
 @dataclass(frozen=True, eq=False)
 class Histories:
-    """The distinct histories of accounts: what each ran, and which accounts share it."""
+    """The distinct histories of accounts: what each ran, and which accounts share it.
+
+    `mechanisms` are bound to the accounts' orders, at which new runs are admitted.
+    """
 
     mechanisms: Mechanisms
+    several: BoolArray  # (histories,) whether more than one run has spent, of which some by orders
     of_account: IntArray
-    by_pld: BoolArray  # (histories,) whether a run in it was planned by PLD
+    by_pld: BoolArray  # (histories,) whether it is read by PLD
+
+    @property
+    def read(self) -> Mechanisms:
+        """How each history is read: one of a single run at any order."""
+        return self.mechanisms.bound_to(np.where(self.several, self.mechanisms.bound, 0.0))
 
     def for_accounts(self, who: IntArray) -> Mechanisms:
         return self.mechanisms.take(self.of_account[who])
@@ -53,20 +78,33 @@ def histories(state: State, unit: str, *, held: bool, without: str | None = None
     With `held`, as if all open runs had finished.
     """
     runs = [run for run in state.runs_of(unit) if run.id != without]
-    of_account, count = np.zeros(len(state.accounts[unit]), dtype=np.int64), 1
+    first, of_account = distinct_rows(state.accounts[unit].order)
+    order = state.accounts[unit].order[first]
     classes: list[IntArray] = []  # for each run, the class of every history; -1 for none
     for run in runs:
         joined = np.full(of_account.size, -1, dtype=np.int64)
         joined[run.accounts] = run.of_class
         first, now = distinct_rows(of_account, joined)
+        order = order[of_account[first]]
         classes = [before[of_account[first]] for before in classes] + [joined[first]]
-        of_account, count = now, first.size
-    parts, by_pld = [], np.zeros(count, dtype=bool)
-    for run, of_class in zip(runs, classes, strict=True):
-        members = np.flatnonzero(of_class >= 0)
-        parts.append(run.mechanisms(held).take(of_class[members]).renamed(members, count))
+        of_account = now
+    count = order.size
+    taking_part = [np.flatnonzero(of_class >= 0) for of_class in classes]
+    by_pld, by_order = np.zeros((2, count), dtype=bool)
+    spending = np.zeros(count, dtype=np.int64)  # how many runs have spent anything
+    for run, of_class, members in zip(runs, classes, taking_part, strict=True):
         by_pld[members] |= run.accountant != "rdp"
-    return Histories(Mechanisms.joined(parts, count), of_account, by_pld)
+        by_order[members] |= run.by_order
+        spending[members] += run.mechanisms(held).busy()[of_class[members]]
+    several = by_order & (spending > 1)
+
+    parts = [
+        run.mechanisms(held).take(of_class[members]).renamed(members, count)
+        for run, of_class, members in zip(runs, classes, taking_part, strict=True)
+    ]
+    return Histories(
+        Mechanisms.joined(parts, count).bound_to(order), several, of_account, by_pld & ~several
+    )
 
 
 def epsilons(
@@ -81,7 +119,7 @@ def epsilons(
     `budget` is the smallest one of the accounts with this history.
     """
     epsilon, order = mechanisms.best(delta)
-    rows = np.flatnonzero(by_pld & (epsilon > 0))
+    rows = np.flatnonzero(by_pld & (epsilon > 0) & (mechanisms.bound == 0))
     if rows.size > MAX_PLD:
         rows = rows[~(epsilon[rows] <= budget[rows])]
     for done, row in enumerate(rows.tolist(), 1):
@@ -126,6 +164,7 @@ class Balances:
     order: FloatArray  # at which `spent` was read; 0 if by PLD
     total: FloatArray  # what will have been spent if all open runs finish
     total_order: FloatArray
+    admitted_at: FloatArray  # the account's own order; 0 in a ledger without orders
 
     def rows(
         self, who: Iterable[int] | None = None, unit: str = "client"
@@ -140,6 +179,7 @@ class Balances:
                 "reserved": float(self.reserved[n]),
                 "remaining": float(self.remaining[n]),
                 "withdrawn": bool(self.withdrawn[n]),
+                **({"order": float(self.admitted_at[n])} if self.admitted_at[n] else {}),
             }
 
 
@@ -177,6 +217,7 @@ def balances(
         order=order,
         total=total,
         total_order=total_order,
+        admitted_at=accounts.order,
     )
 
 
@@ -187,8 +228,9 @@ def spent_by_members(
     the run's members. `over`: the run has ended, and all of its rounds stay spent.
     """
     mine = state.runs[run]
-    if over:
-        state = replace(state, runs={**state.runs, run: replace(mine, stopped=True)})
+    if over and mine.closed is None:
+        ended = replace(mine, closed=STOPPED_EARLY, stopped=True)
+        state = replace(state, runs={**state.runs, run: ended})
     past = histories(state, mine.unit, held=False)
     by = "quick" if quick else "rdp"
     return _per_account(state, mine.unit, past, by, None, mine.accounts)[0]
@@ -210,8 +252,37 @@ def _per_account(
     whole = {"pld": np.ones_like, "quick": np.zeros_like}.get(by)
     by_pld = past.by_pld[rows] if whole is None else whole(past.by_pld[rows])
     budget = _strictest(state.accounts[unit].budget[who], of_account, first.size)
-    epsilon, order = epsilons(past.mechanisms.take(rows), delta[first], by_pld, budget, progress)
-    return epsilon[of_account], order[of_account]
+    epsilon, order = epsilons(past.read.take(rows), delta[first], by_pld, budget, progress)
+    epsilon, order = epsilon[of_account], order[of_account]
+    for run in state.runs_of(unit):
+        if run.gave_back:
+            _at_least_the_plan(state, run, epsilon, order, who, by)
+    return epsilon, order
+
+
+def _at_least_the_plan(
+    state: State,
+    run: Run,
+    epsilon: FloatArray,
+    order: FloatArray,
+    who: IntArray | slice,
+    by: str,
+) -> None:
+    """What a run that ended early gave back is free, but when it ended may depend on its results:
+    as a statement about what was released, only its plan as a whole holds.
+    """
+    accounts = state.accounts[run.unit]
+    place = np.full(len(accounts), -1, dtype=np.int64)
+    place[who] = np.arange(epsilon.size)
+    mine = np.flatnonzero(place[run.accounts] >= 0)
+    delta = accounts.delta[run.accounts[mine]]
+    first, of_member = distinct_rows(run.of_class[mine], delta)
+    whole = run.mechanisms(held=False, whole=True).take(run.of_class[mine[first]])
+    by_pld = np.full(first.size, by != "quick" and (by == "pld" or run.accountant != "rdp"))
+    least, at = epsilons(whole, delta[first], by_pld, np.full(first.size, np.inf))
+    rows = place[run.accounts[mine]]
+    higher = least[of_member] > epsilon[rows]
+    epsilon[rows[higher]], order[rows[higher]] = least[of_member][higher], at[of_member][higher]
 
 
 def _strictest(budget: FloatArray, of_account: IntArray, kinds: int) -> FloatArray:
@@ -244,10 +315,10 @@ def remaining(state: State, unit: str, past: Histories) -> FloatArray:
     found = np.zeros(one.size)
     orders = (
         WHOLE_ORDERS
-        if past.mechanisms.discrete.any()
+        if past.mechanisms.whole().any()
         else ORDERS
         if one.size <= _MANY
-        else ORDERS[::4]
+        else tuple(sorted({*ORDERS[::4], *accounts.order[accounts.order > 0].tolist()}))
     )
     curves = past.mechanisms.curves(orders)
     kinds, of_one = distinct_rows(rate[one], rounds[one])
@@ -291,11 +362,19 @@ def _claim(
     return out
 
 
-def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None = None) -> IntArray:
-    """Positions in `run.accounts` of those whose budget the run would exceed by its end.
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """How a run fits its accounts."""
+
+    over: IntArray  # positions in `run.accounts` of those whose budget it would exceed
+    alone: bool  # whether some have room for it only as their one run
+
+
+def fit(state: State, run: Run, *, joining: bool, hint: FloatArray | None = None) -> Fit:
+    """Whose budget the run would exceed by its end, counting what open runs hold.
 
     `joining` means that the run is not in the state yet. `hint` is an order for each class to try
-    first: any order at which the total fits will do.
+    first on accounts that have none: any order at which the total fits will do.
     """
     accounts = state.accounts[run.unit]
     before = histories(state, run.unit, held=True, without=None if joining else run.id)
@@ -310,17 +389,32 @@ def overdrawn(state: State, run: Run, *, joining: bool, hint: FloatArray | None 
         run.mechanisms(held=True).take(run.of_class[first]),
     )
     total = Mechanisms.joined([past, own], first.size)
+    least, delta = _strictest(budget, of_account, first.size), delta[first]
     by_pld = before.by_pld[history[first]] | (run.accountant != "rdp")
-    least = _strictest(budget, of_account, first.size)
-    over = np.ones(first.size, dtype=bool)
-    if hint is not None:
-        # the hint of a plan by PLD is 0
-        order = np.clip(hint[run.of_class[first]], ORDERS[0], ORDERS[-1])
-        proves = ~total.whole() | (order == np.floor(order))
-        over = ~(proves & (total.rdp_at(order) + conversion_cost_at(order, delta[first]) <= least))
-    doubtful = np.flatnonzero(over)
-    epsilon = np.zeros(first.size)
-    epsilon[doubtful], _ = epsilons(
-        total.take(doubtful), delta[first][doubtful], by_pld[doubtful], least[doubtful]
+    over = ~_within(
+        total, least, delta, by_pld, None if hint is None else hint[run.of_class[first]]
     )
-    return np.flatnonzero(~(epsilon[of_account] <= budget))
+    # as the only run of its account, it is read by its own accountant, at any order
+    single = np.flatnonzero(over & (total.bound > 0) & ~past.busy() & (joining or run.alone))
+    free = total.take(single).bound_to(np.zeros(single.size))
+    over[single] = ~_within(free, least[single], delta[single], by_pld[single], None)
+    return Fit(np.flatnonzero(over[of_account]), bool((~over[single]).any()))
+
+
+def _within(
+    total: Mechanisms,
+    budget: FloatArray,
+    delta: FloatArray,
+    by_pld: BoolArray,
+    hint: FloatArray | None,
+) -> BoolArray:
+    """Whether each history stays within its budget."""
+    fits = np.zeros(budget.size, dtype=bool)
+    if hint is not None:
+        order = np.clip(hint, ORDERS[0], ORDERS[-1])  # the hint of a plan by PLD is 0
+        proves = (total.bound == 0) & (~total.whole() | (order == np.floor(order)))
+        fits = proves & (total.rdp_at(order) + conversion_cost_at(order, delta) <= budget)
+    rest = np.flatnonzero(~fits)
+    epsilon, _ = epsilons(total.take(rest), delta[rest], by_pld[rest], budget[rest])
+    fits[rest] = epsilon <= budget[rest]
+    return fits

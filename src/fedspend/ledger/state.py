@@ -11,7 +11,8 @@ client 1. What has no project is in the one without a name, "".
 |---|---|
 | `ledger` | the first: format, id, and whether this is a simulation |
 | `project` | a new project's name; entries about its accounts say which project they mean |
-| `register` | names, lifetime budgets, and the one delta of these accounts |
+| `register` | names, lifetime budgets, the one delta of these accounts, and the order of each |
+| `migrate` | all accounts of a ledger of format 1 get orders; with a reason |
 | `change`, `withdraw` | new budgets, or names that no longer take part; with a reason |
 | `open` | a run was admitted: accounts, their classes, each class's rates, noise and steps |
 | `tune` | a private tune was admitted and is spent: accounts, their classes, each class's curve |
@@ -31,6 +32,9 @@ Since version 0.1, entries also tie the files of a run directory to the chain, b
 and `replan` its first files, `reserve` the checkpoint that a round starts from, `commit` the file
 of the release, `close` the last checkpoint and the model. `open` also has the directory's place.
 Entries without these are read as before.
+
+In a ledger of format 1 accounts have no order: that is 0. What they have spent was read at the best
+of all orders, or by PLD, which assumes that no plan was chosen by looking at earlier results.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.ledger.chain import START, Body, Damaged, Head
 
-FORMAT = 1
+FORMAT = 2  # since then every account has an order, and runs are admitted by it
 STOPPED_EARLY = "stopped early by its own rule"
 UNITS = ("client", "record")
 MOST_CELLS = 1 << 28  # of a table in an entry: 2 GiB
@@ -58,6 +62,9 @@ class Accounts:
     number: dict[str, int] = field(default_factory=dict)
     budget: FloatArray = field(default_factory=lambda: np.zeros(0))
     delta: FloatArray = field(default_factory=lambda: np.zeros(0))
+    # the Rényi order at which the account admits runs; 0 for those of a ledger without orders
+    order: FloatArray = field(default_factory=lambda: np.zeros(0))
+    registered: FloatArray = field(default_factory=lambda: np.zeros(0))  # the first budget
     withdrawn: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
     # who holds the rows that were sealed for an account, by its name; and each holder's last seal
     rows_of: dict[str, str] = field(default_factory=dict)
@@ -66,7 +73,13 @@ class Accounts:
     def __len__(self) -> int:
         return len(self.names)
 
-    def add(self, names: list[str], budgets: FloatArray, delta: float) -> None:
+    def add(
+        self, names: list[str], budgets: FloatArray, delta: float, orders: FloatArray | None = None
+    ) -> None:
+        if orders is None:
+            orders = np.zeros(len(names))
+        else:
+            require(orders.size == len(names) and bool(np.all(np.isfinite(orders) & (orders > 1))))
         fresh = dict(zip(names, range(len(self), len(self) + len(names)), strict=True))
         require(len(fresh) == len(names) == budgets.size and not fresh.keys() & self.number.keys())
         require(bool(np.all(np.isfinite(budgets) & (budgets > 0))) and 0 < delta < 1)
@@ -74,6 +87,8 @@ class Accounts:
         self.number.update(fresh)
         self.budget = np.append(self.budget, budgets)
         self.delta = np.append(self.delta, np.full(len(names), delta))
+        self.order = np.append(self.order, orders)
+        self.registered = np.append(self.registered, budgets)
         self.withdrawn = np.append(self.withdrawn, np.zeros(len(names), dtype=bool))
 
     def numbers(self, names: list[str]) -> IntArray:
@@ -87,6 +102,8 @@ class Accounts:
             {name: number for number, name in enumerate(names)},
             self.budget[:count],
             self.delta[:count],
+            self.order[:count],
+            self.registered[:count],
             self.withdrawn[:count],
         )
 
@@ -124,6 +141,10 @@ class Run:
     stopped: bool = False  # and has: rounds that never began are spent, too
     grid_steps: int | None = None  # discrete noise: `noise` is what it counts for
     disturbed: bool = False  # a budget was lowered or a client withdrew since it was admitted
+    by_order: bool = False  # it was admitted to accounts that have orders
+    # it fits some of its accounts only as their one run, which its own accountant reads as a whole:
+    # all of its rounds stay spent once it has begun, and it is not replanned
+    alone: bool = False
     project: str = ""
     place: Place | None = None  # of the run directory; None: version 0.1 did not say
     # SHA-256 of what the run directory holds, as far as it was recorded
@@ -156,10 +177,12 @@ class Run:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether all of its rounds stay spent if it is ended now: whoever ends a run that has
-        begun, and that has a stopping rule, has seen what the rule sees.
+        """Whether all of its rounds stay spent if it is ended now: nobody may choose by its results
+        what it costs, unless the accounts' orders allow for that.
         """
-        return self.stops and 0 < self.next_round < self.planned
+        if not 0 < self.next_round < self.planned:
+            return False
+        return self.alone if self.by_order else self.stops
 
     @property
     def is_tune(self) -> bool:
@@ -176,10 +199,28 @@ class Run:
             for name in ("rate", "noise", "steps")
         )
 
-    def charged(self, held: bool) -> int:
-        """How many rounds count as spent; with `held`, also those that it may still spend."""
-        open = self.closed is None
-        return self.planned if self.stopped or (held and open) else self.next_round
+    @property
+    def frees_nothing(self) -> bool:
+        """Whether it is over, and the rounds that it left out stay spent."""
+        if self.closed is None:
+            return False
+        return self.alone and self.next_round > 0 if self.by_order else self.stopped
+
+    @property
+    def gave_back(self) -> bool:
+        """Whether it ended early, and the rounds that it left out are free again by the accounts'
+        orders.
+        """
+        early = self.closed is not None and 0 < self.next_round < self.planned
+        return early and self.by_order and not self.alone
+
+    def charged(self, held: bool, whole: bool = False) -> int:
+        """How many rounds count as spent; with `held`, also those that it may still spend; with
+        `whole`, also those that it gave back.
+        """
+        if self.closed is None:
+            return self.planned if held else self.next_round
+        return self.planned if self.frees_nothing or (whole and self.gave_back) else self.next_round
 
     def of_first(self, count: int) -> Run:
         """What the run is to the first `count` accounts alone."""
@@ -195,11 +236,11 @@ class Run:
             curves=None if self.curves is None else self.curves[classes],
         )
 
-    def mechanisms(self, held: bool) -> Mechanisms:
-        """What each class has spent, as one history; with `held`, also what it may still spend."""
+    def mechanisms(self, held: bool, whole: bool = False) -> Mechanisms:
+        """What each class has spent, as one history; `held` and `whole` are those of `charged`."""
         if self.curves is not None:
             return Mechanisms.of_tunes(self.orders, self.curves)
-        upto = self.charged(held)
+        upto = self.charged(held, whole)
         return Mechanisms.of_schedules(
             self.noise[:upto], self.rate[:upto], self.client_rate, self.steps[:upto], self.discrete
         )
@@ -215,6 +256,7 @@ class State:
 
     id: str = ""
     simulation: bool = False
+    by_order: bool = False  # every account has an order
     entries: int = 0
     hash: bytes = START
     project: str = ""  # whose accounts are `accounts`, and whose runs `runs_of` gives
@@ -279,11 +321,13 @@ def require(good: bool) -> None:
 
 def _begin(state: State, body: Body) -> None:
     require(
-        body["format"] == FORMAT
+        type(body["format"]) is int
+        and 1 <= body["format"] <= FORMAT
         and isinstance(body["ledger"], str)
         and isinstance(body["simulation"], bool)
     )
     state.id, state.simulation = body["ledger"], body["simulation"]
+    state.by_order = body["format"] >= 2
 
 
 def _project(state: State, body: Body) -> None:
@@ -299,7 +343,23 @@ def _accounts(state: State, body: Body) -> Accounts:
 
 def _register(state: State, body: Body) -> None:
     require(all(isinstance(name, str) and name for name in body["names"]))
-    _accounts(state, body).add(body["names"], numbers(body["budgets"]), float(body["delta"]))
+    require(("orders" in body) is state.by_order)
+    orders = numbers(body["orders"]) if state.by_order else None
+    _accounts(state, body).add(
+        body["names"], numbers(body["budgets"]), float(body["delta"]), orders
+    )
+
+
+def _migrate(state: State, body: Body) -> None:
+    """From here on every account has the order that its first budget would have given it."""
+    require(not state.by_order and isinstance(body["reason"], str))
+    for project, units in state.by_project.items():
+        for unit, accounts in units.items():
+            orders = numbers(body["orders"][project][unit])
+            require(orders.size == len(accounts))
+            require(bool(np.all(np.isfinite(orders) & (orders > 1))))
+            accounts.order = orders
+    state.by_order = True
 
 
 def _change(state: State, body: Body) -> None:
@@ -309,6 +369,17 @@ def _change(state: State, body: Body) -> None:
     if np.any(budgets < accounts.budget[who]):
         _disturb(state, body, who)
     accounts.budget[who] = budgets
+    if "orders" in body:  # nothing was charged to these accounts yet
+        orders = numbers(body["orders"])
+        require(state.by_order and orders.size == who.size and not charged_to(state, body, who))
+        require(bool(np.all(np.isfinite(orders) & (orders > 1))))
+        accounts.order[who] = orders
+
+
+def charged_to(state: State, body: Body, who: IntArray) -> bool:
+    """Whether a run was ever admitted to any of these accounts."""
+    runs = state.of(body.get("project", "")).runs_of(body["unit"])
+    return any(bool(np.isin(who, run.accounts).any()) for run in runs)
 
 
 def _withdraw(state: State, body: Body) -> None:
@@ -386,6 +457,7 @@ def _open(state: State, body: Body) -> None:
         and isinstance(body["discrete"], bool)
         and (body.get("grid_steps") is None or type(body["grid_steps"]) is int)
         and isinstance(body.get("stops", False), bool)
+        and isinstance(body.get("alone", False), bool)
     )
     state.runs[body["run"]] = Run(
         id=body["run"],
@@ -401,6 +473,8 @@ def _open(state: State, body: Body) -> None:
         discrete=body["discrete"],
         grid_steps=body.get("grid_steps"),
         stops=body.get("stops", False),
+        by_order=state.by_order,
+        alone=body.get("alone", False),
         project=body.get("project", ""),
         place=_place(body) if "inode" in body else None,
         files=_digests(body, "files"),
@@ -443,6 +517,7 @@ def _tune(state: State, body: Body) -> None:
         client_rate=1.0,
         steps=nothing,
         discrete=False,
+        by_order=state.by_order,
         project=body.get("project", ""),
         place=_place(body) if "inode" in body else None,
         files=_digests(body, "files"),
@@ -495,7 +570,7 @@ def _lost(state: State, body: Body) -> None:
 def _replan(state: State, body: Body) -> None:
     """New classes for the rounds to come; rounds already begun must stay the same."""
     run = open_run(state, body)
-    require(not run.is_tune)
+    require(not run.is_tune and not run.alone)
     of_class = np.array(body["classes"], dtype=np.int64)
     rate, noise = table(body["rate"], rest=True), table(body["noise"])
     require(
@@ -520,7 +595,7 @@ def _close(state: State, body: Body) -> None:
 
 def _stop(state: State, body: Body) -> None:
     run = open_run(state, body)
-    require(not run.is_tune)
+    require(not run.is_tune and body.get("frees", False) is (run.by_order and not run.alone))
     run.closed, run.ending, run.stopped = stopped_because(body), _digests(body, "ending"), True
 
 
@@ -539,6 +614,7 @@ _KINDS = {
     "ledger": _begin,
     "project": _project,
     "register": _register,
+    "migrate": _migrate,
     "change": _change,
     "withdraw": _withdraw,
     "rows": _rows,

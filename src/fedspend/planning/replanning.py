@@ -38,7 +38,7 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
             f"replanning needs accountant 'rdp' or 'pld', and this plan is by {plan.accountant!r}; "
             "drop --replan"
         )
-    old, orders = plan.schedules, WHOLE_ORDERS if others.discrete.any() else plan.orders
+    old, orders = plan.schedules, WHOLE_ORDERS if others.whole().any() else plan.orders
     first, of_client = distinct_rows(old.of_client, others.alike(), lifetime)
     column = old.of_client[first]
     as_drawn, noise, rate = (

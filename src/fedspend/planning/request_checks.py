@@ -56,7 +56,7 @@ def checked_terms(request: PlanRequest) -> tuple[Terms, float]:
             + near(request.noise, NOISES, "; ")
         )
     check_bits(whole_number("bits", request.bits, 1))
-    whole = request.past is not None and bool(request.past.discrete.any())
+    whole = request.past is not None and bool(request.past.whole().any())
     terms = Terms(
         check_planned_delta(request.delta),
         check_rate("rate", request.rate),

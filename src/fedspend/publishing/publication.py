@@ -132,7 +132,7 @@ def _account(folder: Path, facts: Facts, plan: AnyPlan, ledger: str | None) -> t
         run = mine.run
         if book.simulation is not facts.simulation or run.about["plan"] != plan.hash:
             raise Refused(f"the ledger {book.location} has another plan for the run in {folder}")
-    if run.closed is None or run.charged(held=False) != run.planned:
+    if run.closed is None or not (run.stopped or run.next_round == run.planned):
         raise Refused(
             f"the run in {folder} is not finished: {run.next_round} of {run.planned} rounds are "
             "done; continue it with fedspend train --resume"

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedspend.ledger import Ledger
+from fedspend.ledger.rules import refuse_replanning
 from fedspend.ledger.spending import histories
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.directory import RunDirectory
@@ -44,6 +45,7 @@ def plan_anew(
     if run.next_round >= plan.rounds:
         on_note("every planned round has begun, so no budget is left to make up for lost ones")
         return plan
+    refuse_replanning(run)
     others = histories(ledger.state, run.unit, held=True, without=run.id)
     longer = plan.extended(
         run.next_round,
