@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import html
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -75,6 +76,7 @@ from fedspend.stored.run import Facts, MetricsLine, StoredRun
 from fedspend.verification.findings import Verification
 
 Verdict = tuple[bool | None, str]  # None: it could not be checked
+WITHOUT_A_RUN = {PLAN, LEDGER, LEDGER_HEAD, REPORT}  # may lie in any folder
 OLD = "version 0.1 did not record it"
 
 
@@ -129,7 +131,11 @@ def verify_run(
     `fedspend.verify_run("runs/first").ok`
     """
     signer = None if key is None else public_key(key)
-    if not any(file.of(Path(folder)).exists() for file in FILES):
+    there = {file for file in FILES if file.of(Path(folder)).exists()}
+    if PLAN in there and not there - WITHOUT_A_RUN:
+        alone = shlex.join(["fedspend", "verify", str(PLAN.of(Path(folder)))])
+        raise InvalidInput(f"{folder} holds a plan and no run; to verify the plan: {alone}")
+    if not there:
         raise InvalidInput(f"{folder} holds no run: name a run directory")
     checker = _checker_for(Path(folder), None if ledger is None else str(ledger))
     result = RunVerification(
