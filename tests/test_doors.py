@@ -354,6 +354,50 @@ def test_tune_refuses_a_metric_that_it_does_not_choose_by(short):
         tune(short, ["train.lr=0.3"], seeds=1)
 
 
+def test_a_tail_of_more_than_all_rounds_is_refused_at_every_door(short, tmp_path, capsys):
+    short["train"]["tail_average"] = 4
+    (tmp_path / "config.toml").write_text(config_text(short))
+    file, tail, given = str(tmp_path / "config.toml"), "train.tail_average=4", short | {}
+    for command, *more in (
+        ["plan"],
+        ["train"],
+        ["compare", "--methods", "dp-fedavg"],
+        ["tune", "--grid", "train.lr=0.1"],
+    ):
+        assert main([command, file, *more]) == 2
+        assert "tail_average is 4, but rounds is 3" in capsys.readouterr().err
+    given["train"] = short["train"] | {"tail_average": 1}
+    for refused in (
+        lambda: fedspend.train(given, overrides=[tail]),
+        lambda: fedspend.plan(config=given, overrides=[tail]),
+        lambda: tune(given, ["train.tail_average=1,4"], seeds=1),
+        lambda: fedspend.audit(given, overrides=[tail]),
+        lambda: on_arrays(plan_of_rows(), tail_average=4),
+        lambda: plan_of_rows(policy="optimal", tail=4),
+    ):
+        with pytest.raises(fedspend.InvalidInput, match=r"is 4, but .* set .* to at most 3"):
+            refused()
+
+
+@pytest.mark.full
+def test_an_audit_of_fewer_rounds_has_no_longer_tail(short):
+    short["train"]["tail_average"] = 3
+    assert fedspend.audit(short, rounds=2, trials=40).rounds == 2
+
+
+def test_a_run_of_an_older_version_with_a_longer_tail_goes_on(short, tmp_path, monkeypatch):
+    """It took the mean of all rounds."""
+    longer = short | {"train": short["train"] | {"tail_average": 9}}
+    with monkeypatch.context() as then:
+        then.setattr("fedspend.configuration.config.tail_within_rounds", lambda *_: None)
+        stopped_at(longer, tmp_path / "run")
+    with pytest.raises(fedspend.InvalidInput, match="holds another run"):
+        fedspend.train(short, output=tmp_path / "run", resume=True)
+    short["train"]["tail_average"] = 3
+    fedspend.train(short, output=tmp_path / "run", resume=True)
+    assert same_model(fedspend.train(short), tmp_path / "run")
+
+
 def test_tune_takes_no_bar_as_sweep_does(short, monkeypatch):
     from fedspend.tuning import simulated
 
@@ -487,8 +531,8 @@ def same_model(result, folder):
     return kept.keys() == ours.keys() and all((kept[name] == ours[name]).all() for name in ours)
 
 
-def stopped_and_resumed(config, folder):
-    """The run that was stopped after its first round, and went on."""
+def stopped_at(config, folder):
+    """A run that was stopped after its first round."""
 
     class Stopped(Exception):
         pass
@@ -498,6 +542,11 @@ def stopped_and_resumed(config, folder):
 
     with pytest.raises(Stopped):
         fedspend.train(config, output=folder, on_round=stop)
+
+
+def stopped_and_resumed(config, folder):
+    """The run that was stopped after its first round, and went on."""
+    stopped_at(config, folder)
     return fedspend.train(config, output=folder, resume=True)
 
 

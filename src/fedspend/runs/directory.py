@@ -131,7 +131,7 @@ class RunDirectory:
         if "train.momentum" not in then:  # a run on arrays of 0.2.0, which did not name them
             free |= _ONCE_UNNAMED - set(then)
         for key in sorted((set(then) | set(now)) - free):
-            if then.get(key) != now.get(key):
+            if then.get(key) != now.get(key) and not _is_all_rounds(key, then, now):
                 raise InvalidInput(
                     f"{folder} holds another run: {key} was {then.get(key)!r} and is now "
                     f"{now.get(key)!r}; {_to_keep(key, then.get(key))}choose another folder"
@@ -398,6 +398,12 @@ def refuse_taken(folder: Path) -> None:
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is a file, and a run needs a folder; choose another name")
     raise InvalidInput(f"{folder} is not empty; {hint}")
+
+
+def _is_all_rounds(key: str, then: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether it is a tail of all rounds, then and now: version 0.2.0 took longer ones, too."""
+    rounds = now.get("train.rounds")
+    return key == "train.tail_average" and now[key] == rounds and then.get(key, 1) > rounds
 
 
 def _to_keep(key: str, then: Any) -> str:
