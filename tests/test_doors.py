@@ -5,6 +5,7 @@ config and from arrays, alone and as one of many runs.
 import copy
 import json
 import random
+import shutil
 from importlib.util import find_spec
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedspend import tune
 from fedspend.basics.toml_text import config_text
 from fedspend.cli.main import main
 from fedspend.configuration.config import any_config
+from fedspend.ledger import Ledger
 from fedspend.planning.protocol import load_any_plan
 from fedspend.runs.setup import from_config
 from fedspend.server.early_stopping import of_kept
@@ -354,6 +356,50 @@ def test_tune_refuses_a_metric_that_it_does_not_choose_by(short):
         tune(short, ["train.lr=0.3"], seeds=1)
 
 
+def test_a_tail_of_more_than_all_rounds_is_refused_at_every_door(short, tmp_path, capsys):
+    short["train"]["tail_average"] = 4
+    (tmp_path / "config.toml").write_text(config_text(short))
+    file, tail, given = str(tmp_path / "config.toml"), "train.tail_average=4", short | {}
+    for command, *more in (
+        ["plan"],
+        ["train"],
+        ["compare", "--methods", "dp-fedavg"],
+        ["tune", "--grid", "train.lr=0.1"],
+    ):
+        assert main([command, file, *more]) == 2
+        assert "tail_average is 4, but rounds is 3" in capsys.readouterr().err
+    given["train"] = short["train"] | {"tail_average": 1}
+    for refused in (
+        lambda: fedspend.train(given, overrides=[tail]),
+        lambda: fedspend.plan(config=given, overrides=[tail]),
+        lambda: tune(given, ["train.tail_average=1,4"], seeds=1),
+        lambda: fedspend.audit(given, overrides=[tail]),
+        lambda: on_arrays(plan_of_rows(), tail_average=4),
+        lambda: plan_of_rows(policy="optimal", tail=4),
+    ):
+        with pytest.raises(fedspend.InvalidInput, match=r"is 4, but .* set .* to at most 3"):
+            refused()
+
+
+@pytest.mark.full
+def test_an_audit_of_fewer_rounds_has_no_longer_tail(short):
+    short["train"]["tail_average"] = 3
+    assert fedspend.audit(short, rounds=2, trials=40).rounds == 2
+
+
+def test_a_run_of_an_older_version_with_a_longer_tail_goes_on(short, tmp_path, monkeypatch):
+    """It took the mean of all rounds."""
+    longer = short | {"train": short["train"] | {"tail_average": 9}}
+    with monkeypatch.context() as then:
+        then.setattr("fedspend.configuration.config.tail_within_rounds", lambda *_: None)
+        stopped_at(longer, tmp_path / "run")
+    with pytest.raises(fedspend.InvalidInput, match="holds another run"):
+        fedspend.train(short, output=tmp_path / "run", resume=True)
+    short["train"]["tail_average"] = 3
+    fedspend.train(short, output=tmp_path / "run", resume=True)
+    assert same_model(fedspend.train(short), tmp_path / "run")
+
+
 def test_tune_takes_no_bar_as_sweep_does(short, monkeypatch):
     from fedspend.tuning import simulated
 
@@ -388,6 +434,10 @@ def method(name, **keys):
     return {"method": {"name": name, **keys}}
 
 
+# a model that is not trained for all clients at once
+IN_WORKERS = tiny_with({"model": {"name": "small-cnn"}, "engine": {"workers": 2}}) | {
+    "data": {"name": "digits", "share": 0.05, "clients": 6, "partition": "iid"}
+}
 NAMED = {
     "nothing named": tiny_with({"method": {"name": None}}),
     "uniform": tiny_with(method("idp-fedavg")),
@@ -411,6 +461,7 @@ NAMED = {
     "falling": tiny_with({"train": {"lr_schedule": "linear"}}),
     "per layer": tiny_with({"privacy": {"clipping": "per-layer"}}),
     "pld": tiny_with({"privacy": {"accountant": "pld"}}),
+    "two workers": IN_WORKERS,
     "rpdp": RECORDS,
     "minimum": config_with(RECORDS, method("minimum")),
     "dropout": config_with(RECORDS, method("dropout")),
@@ -449,6 +500,11 @@ def drawn(seed):
     return config_with(found, choose([{}, {"stop": STOP}]))
 
 
+def full_but(names, quick):
+    """Cases by name, of which one is for every day."""
+    return [pytest.param(name, marks=() if name == quick else pytest.mark.full) for name in names]
+
+
 CASES = [
     *(
         pytest.param(config, id=name, marks=() if name in QUICK else pytest.mark.full)
@@ -462,12 +518,12 @@ def parameters(model):
     return torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
 
 
-def by_command(config, folder):
+def by_command(config, folder, *more):
     """The run that the command leaves."""
     folder.mkdir()
     (folder / "config.toml").write_text(config_text(config))
     train = ["train", str(folder / "config.toml"), "-o", str(folder / "run"), "--quiet"]
-    assert main(train) == 0
+    assert main([*train, *map(str, more)]) == 0
     return folder / "run"
 
 
@@ -487,8 +543,8 @@ def same_model(result, folder):
     return kept.keys() == ours.keys() and all((kept[name] == ours[name]).all() for name in ours)
 
 
-def stopped_and_resumed(config, folder):
-    """The run that was stopped after its first round, and went on."""
+def stopped_at(config, folder, **more):
+    """A run that was stopped after its first round."""
 
     class Stopped(Exception):
         pass
@@ -497,15 +553,22 @@ def stopped_and_resumed(config, folder):
         raise Stopped
 
     with pytest.raises(Stopped):
-        fedspend.train(config, output=folder, on_round=stop)
-    return fedspend.train(config, output=folder, resume=True)
+        fedspend.train(config, output=folder, on_round=stop, **more)
 
 
-def on_its_arrays(config, plan):
+def stopped_and_resumed(config, folder, **more):
+    """The run that was stopped after its first round, and went on."""
+    stopped_at(config, folder, **more)
+    return fedspend.train(config, output=folder, resume=True, **more)
+
+
+def on_its_arrays(config, plan, **more):
     """The same run from the rows, the module and the plan that the config stands for."""
     from fedspend.runs.arrays import OPTIONS
 
-    setup, given = from_config(any_config(config)), {}
+    setup, given = from_config(any_config(config)), {"randomness": "seeded"}
+    engine = config.get("engine", {})
+    given |= {"engine": engine.get("name"), "workers": engine.get("workers")}
     for section in ("train", "shape", "privacy"):
         given |= {key: value for key, value in config.get(section, {}).items() if key in OPTIONS}
     rows = setup.federation.dataset
@@ -518,9 +581,8 @@ def on_its_arrays(config, plan):
         plan=plan,
         test=(rows.test_features, rows.test_labels),
         classes=rows.classes,
-        randomness="seeded",
         stop=config.get("stop"),
-        **given,
+        **given | more,
     )
 
 
@@ -531,7 +593,8 @@ def through_flower(config, monkeypatch):
 
     grid = grid_of(from_config(any_config(config)).workload())
     monkeypatch.setattr(line, "Clock", lambda: grid.clock)
-    engine = {"name": "flower", "deadline": 60.0, "retries": 1, **config.get("engine", {})}
+    asked = {key: value for key, value in config.get("engine", {}).items() if key == "ask"}
+    engine = {"name": "flower", "deadline": 60.0, "retries": 1, **asked}
     return fedspend.train(config | {"engine": engine}, grid=grid)
 
 
@@ -556,6 +619,110 @@ def test_every_door_that_trains_leaves_the_same_model(config, tmp_path, monkeypa
         elsewhere = through_flower(config, monkeypatch)
         assert same_model(elsewhere, run)
         assert elsewhere.metrics["epsilon"] == result.metrics["epsilon"]
+
+
+# --- on a ledger ----------------------------------------------------------------------------------
+
+
+def account_in(place, unit="client"):
+    """What everybody has spent and has left, and what became of each round of every run."""
+    with Ledger.open(place) as ledger:
+        found = ledger.balances(unit)
+        rounds = [tuple(run.rounds.values()) for run in ledger.state.runs.values()]
+        closed = [run.closed for run in ledger.state.runs.values()]
+    return found.names, found.spent.tolist(), found.remaining.tolist(), rounds, closed
+
+
+REAL = ("uniform", "nothing named", "distributed", "adaptive", "pld", "stopping", "two workers")
+
+
+@pytest.mark.parametrize("name", full_but(REAL, "uniform"))
+def test_every_door_charges_a_real_run_alike(name, tmp_path):
+    """What is drawn differs, and what it costs does not."""
+    config = config_with(NAMED[name], {"privacy": {"randomness": "os"}})
+    places = {door: tmp_path / f"{door}.db" for door in ("python", "resumed", "arrays", "command")}
+    result = fedspend.train(config, ledger=places["python"])
+    resumed = stopped_and_resumed(config, tmp_path / "resumed", ledger=places["resumed"])
+    arrays = on_its_arrays(config, result.plan, ledger=places["arrays"])
+    run = by_command(config, tmp_path / "command", "--ledger", places["command"])
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    said = [line["epsilon"] for line in lines]
+    assert all(one.metrics["epsilon"] == said for one in (result, resumed, arrays))
+    found = [account_in(place) for place in places.values()]
+    assert found == [found[0]] * len(places)
+    _, spent, _, [rounds], [closed] = found[0]
+    assert max(spent) == pytest.approx(max(said[-1].values()), rel=1e-9)
+    assert set(rounds) == {"committed"}
+    assert closed is not None
+
+
+LEFT = {
+    "nothing named": NAMED["nothing named"],
+    "uniform": NAMED["uniform"],
+    "saving": NAMED["saving"],
+    "rpdp": RECORDS,
+    "filter": NAMED["filter"],
+}
+
+
+@pytest.mark.parametrize("name", full_but(LEFT, "uniform"))
+def test_every_door_spends_what_remains_alike(name, tmp_path):
+    config = LEFT[name]
+    first = tmp_path / "first.db"
+    plan = fedspend.plan(config=config)
+    with Ledger.create(first, simulation=True) as ledger:
+        ledger.register(plan.names, 2 * plan.budget, delta=plan.delta, unit=plan.unit)
+    fedspend.train(config, ledger=first)
+
+    def on_a_copy(door):
+        place = tmp_path / f"{door}.db"
+        shutil.copy(first, place)
+        shutil.copy(f"{first}.head", f"{place}.head")
+        return place
+
+    (tmp_path / "config.toml").write_text(config_text(config))
+    path, asked = tmp_path / "plan.json", ["ledger.spend=remaining"]
+    there = [*asked, f"ledger.location={first}"]
+    flags = [part for one in there for part in ("--set", one)]
+    assert main(["plan", str(tmp_path / "config.toml"), *flags, "-o", str(path), "--quiet"]) == 0
+    made = load_any_plan(path)
+    ours = fedspend.plan(config=config, overrides=there)
+    places = {door: on_a_copy(door) for door in ("python", "resumed", "command")}
+    result = fedspend.train(config, overrides=asked, ledger=places["python"])
+    assert made.hash == ours.hash == result.plan.hash
+    assert (made.epsilon < 2 * plan.budget).all()
+    left = config_with(config, {"ledger": {"spend": "remaining"}})
+    stopped_and_resumed(left, tmp_path / "resumed", ledger=places["resumed"])
+    run = by_command(config, tmp_path / "command", "--remaining", "--ledger", places["command"])
+    assert same_model(result, run)
+    assert same_model(result, tmp_path / "resumed")
+    if plan.unit == "client":
+        places["arrays"] = on_a_copy("arrays")
+        arrays = on_its_arrays(config, made, ledger=places["arrays"])
+        assert same_model(arrays, run)
+    found = [account_in(place, plan.unit) for place in places.values()]
+    assert found == [found[0]] * len(places)
+    assert len(found[0][3]) == 2
+
+
+@pytest.mark.full
+def test_records_at_their_silos_are_trained_as_on_one_machine(tmp_path, monkeypatch):
+    pytest.importorskip("flwr")
+    from flower import silos
+
+    folder = silos.written(tmp_path)
+    alone, server = silos.on_one_machine(folder), silos.server_config(folder)
+    server["engine"]["silos"] = sorted(silos.SILOS)  # as one machine lists them
+    result = fedspend.train(alone)
+    assert same_model(result, by_command(alone, tmp_path / "command"))
+    grid = silos.grid_of(folder, monkeypatch)
+    there = fedspend.train(server, grid=grid, output=tmp_path / "silos")
+    assert same_model(result, tmp_path / "silos")
+    assert there.metrics["accuracy"] == result.metrics["accuracy"]
+    assert len(there.plan.silos) == len(silos.SILOS)
+
+
+# --- what plans, and what tries -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("config", CASES)

@@ -27,6 +27,25 @@ def test_epsilon_that_is_no_number(refused):
     assert said == "fedspend: epsilon must be a finite number, got 'abc'"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*PLAN, "--epsilon", "-1:10"), "epsilon in group '-1:10' must be positive, got '-1'"),
+        (("explain", 1, "--delta", "-1e-5"), "delta must lie strictly between 0 and 1"),
+        ((*PLAN, "--epsilon", 3, "--clients", "-.5"), "must be a whole number, got '-.5'"),
+    ],
+)
+def test_a_value_that_begins_like_a_negative_number_is_one(refused, arguments, words):
+    assert words in refused(*arguments)
+
+
+@pytest.mark.parametrize("action", ["history", "show"])
+def test_a_client_without_its_flag(refused, tmp_path, action):
+    said = refused("ledger", action, "north wing", "--ledger", tmp_path / "accounts.db")
+    assert "if it is a client: --client 'north wing'" in said
+    assert f"fedspend ledger {action} --help" in said
+
+
 def test_an_abbreviated_flag_is_named_in_full(refused):
     assert refused(*PLAN, "--eps", 3).endswith("did you mean '--epsilon'?")
     assert refused(*PLAN, "--roudns", 3).endswith("did you mean '--rounds'?")

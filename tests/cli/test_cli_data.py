@@ -59,6 +59,52 @@ def test_a_config_says_what_it_reads(patients, capsys):
     assert "patients.csv:3: age must be a number" in capsys.readouterr().err
 
 
+OWN = (
+    '[data]\nname = "csv"\npath = "patients.csv"\nlabel = "note"\nlabels = ["x", "y"]\n'
+    'client = "hospital"\ncolumns = ["age"]\nmissing = {age = 50}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("listed", "more", "found"),
+    [
+        ("north,1\nsouth,2\neast,3\n", "", {"clients": 3, "without rows": 1}),
+        ("north,1\n", "", "client 'south' has rows in the data but is not in "),
+        ("north,1\nSouth,1\n", "", "'South'"),
+        ("north,1\n", 'leave_out = ["south"]\n', {"clients": 1, "without rows": 0}),
+        ("north,1\nsouth,2\n", 'leave_out = ["west"]\n', "'west'"),
+    ],
+)
+def test_clients_in_rows_are_compared_with_the_file_of_budgets(
+    patients, capsys, listed, more, found
+):
+    patients.with_name("budgets.csv").write_text(f"client,epsilon\n{listed}")
+    config = patients.with_name("own.toml")
+    config.write_text(f'{OWN}{more}[privacy]\nbudgets = "budgets.csv"\n')
+    code = main(["data", "check", str(config), "--json"])
+    out, err = capsys.readouterr()
+    if isinstance(found, str):
+        assert (code, out) == (2, "")
+        assert found in err
+    else:
+        assert (code, json.loads(out)["budgets"]) == (0, found)
+
+
+def test_records_in_rows_are_compared_with_the_file_of_budgets(patients, capsys):
+    patients.write_text("record;hospital;age;note\n1;north;41;x\n2;south;50;y\n")
+    budgets = patients.with_name("budgets.csv")
+    budgets.write_text("record,epsilon\n1,1\n2,2\n")
+    config = patients.with_name("own.toml")
+    config.write_text(
+        f'{OWN}record = "record"\n[method]\nname = "rpdp"\n[privacy]\nbudgets = "budgets.csv"\n'
+    )
+    assert main(["data", "check", str(config)]) == 0
+    assert "budgets: records 2" in capsys.readouterr().out
+    budgets.write_text("record,epsilon\n1,1\n")
+    assert main(["data", "check", str(config)]) == 2
+    assert "record '2' has no budget in " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", [None, "nothing.csv", "."])
 def test_what_cannot_be_checked_is_said_in_one_line(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

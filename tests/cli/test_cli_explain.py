@@ -82,6 +82,10 @@ def test_one_observer_and_a_plot(run, plan_file, tmp_path):
         (("PLAN", "--observer", "God"), "unknown observer 'God'; choose one of plan,"),
         (("PLAN", "--colluders", "0"), "--colluders must be at least 1, got 0"),
         (("PLAN", "--colluders", "3"), "fewer than the 3 clients of the plan, got 3"),
+        (
+            ("PLAN", "--observer", "plan", "--colluders", "2"),
+            "and only 'plan' is asked about; drop",
+        ),
         (("PLAN", "--plot", "x.gif"), "--plot 'x.gif' must end in .png, .svg, .pdf"),
     ],
 )

@@ -317,7 +317,7 @@ def test_compare_names_the_method_whose_settings_vary(config, capsys):
                 "--methods",
                 "dp-fedavg",
                 "--vary",
-                "train.rounds=1,2",
+                "train.rounds=2,3",
                 "--seeds",
                 "1",
                 "--workers",

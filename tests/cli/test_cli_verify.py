@@ -180,6 +180,7 @@ def test_bad_arguments(refused, plan_file, tmp_path):
     assert "holds no run" in refused("verify", tmp_path / "empty")
     assert "PATH" in refused("verify")
     assert "--colluders" in refused("verify", plan_file, "--colluders", "-1")
+    assert "at least 1, got 0" in refused("verify", plan_file, "--colluders", "0")
     assert "'x'" in refused("verify", plan_file, "--colluders", "x")
     assert "3 clients" in refused("verify", plan_file, "--colluders", "3")
     assert "did you mean '--json'" in refused("verify", plan_file, "--jsn")

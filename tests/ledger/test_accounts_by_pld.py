@@ -208,6 +208,35 @@ def test_lost_rounds_of_a_run_by_pld_are_replanned_by_renyi_curves(auto, tmp_pat
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("lowered", [False, True])
+def test_a_replanned_run_by_pld_is_verified_by_what_was_said_when_it_was_played(
+    auto, tmp_path, lowered
+):
+    """Its first rounds were told by PLD, its last ones by Rényi curves."""
+    place, folder = tmp_path / "accounts.db", tmp_path / "run"
+    with killed(at="play", round=3):
+        train(auto, output=folder, ledger=place)
+    if lowered:
+        with Ledger.open(place, write=True) as ledger:
+            accounts = ledger.accounts()
+            ledger.change(accounts.names, accounts.budget * 0.97, reason="asked to")
+    train(auto, output=folder, resume=True, replan=True)
+    assert verify_run(folder, ledger=place).ok
+    told = (folder / "metrics.jsonl").read_text()
+    for round in (1, 2, 4):  # told by PLD, and by Rényi curves
+        line = json.loads(told.splitlines()[round - 1])
+        for factor in (0.99, 1.01):
+            forged = line | {"epsilon": {k: v * factor for k, v in line["epsilon"].items()}}
+            (folder / "metrics.jsonl").write_text(
+                told.replace(json.dumps(line), json.dumps(forged))
+            )
+            found = {one.check: one for one in verify_run(folder, ledger=place).checks}["metrics"]
+            assert found.good is False
+            assert f"Round {round}, group " in found.words
+            assert "the metrics say epsilon" in found.words
+
+
+@pytest.mark.full
 def test_where_renyi_curves_leave_nothing_replanning_says_so(auto, tmp_path):
     """Before the last round a plan by PLD has spent, by Rényi curves, about all of its budget."""
     auto["train"]["rounds"] = 40

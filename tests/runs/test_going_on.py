@@ -85,6 +85,76 @@ def test_a_moved_run_goes_on_in_its_new_place_only(begun, tmp_path, capsys):
         assert moves == [str(tmp_path / "new")]
 
 
+def entries_of(place):
+    with Ledger.open(place) as ledger:
+        return ledger.state.entries
+
+
+# what is refused, and what must not be entered before
+REFUSED_LATER = {
+    "another setting": (lambda config, _: config["train"].update(lr=0.2), "holds another run"),
+    "data that are gone": (
+        lambda config, _: config.update(
+            data={"name": "csv", "path": "gone.csv", "label": "x", "classes": 2}
+        ),
+        "gone.csv",
+    ),
+    "a changed file": (
+        lambda _, folder: (folder / "certificate.json").write_text(
+            (folder / "certificate.json").read_text() + " "
+        ),
+        "was changed since",
+    ),
+    "damaged metrics": (
+        lambda _, folder: (folder / "metrics.jsonl").write_text(""),
+        "does not tell the 2 rounds",
+    ),
+}
+
+
+@pytest.mark.parametrize("begun", ["outside"], indirect=True)
+@pytest.mark.parametrize("why", REFUSED_LATER)
+def test_a_move_is_entered_only_if_the_run_goes_on(begun, tmp_path, why):
+    config, folder, _ = begun
+    before = entries_of(tmp_path / "accounts.db")
+    folder.rename(tmp_path / "new")
+    change, told = REFUSED_LATER[why]
+    change(config, tmp_path / "new")
+    notes = []
+    with pytest.raises(FedspendError, match=told):
+        train(config, output=tmp_path / "new", resume=True, moved=True, on_note=notes.append)
+    assert entries_of(tmp_path / "accounts.db") == before
+    assert not any("begins no round" in note for note in notes)
+
+
+@pytest.mark.parametrize("begun", ["outside"], indirect=True)
+def test_lost_rounds_are_entered_only_if_the_run_goes_on(begun, tmp_path):
+    """A replanned run may be refused; until it goes on nothing is written."""
+    config, folder, _ = begun
+    with killed(at="play"):
+        train(config, output=folder, resume=True)
+    before = entries_of(tmp_path / "accounts.db")
+    files = {path: path.read_bytes() for path in folder.iterdir()}
+    other = config | {"train": config["train"] | {"lr": 0.2}}
+    with pytest.raises(InvalidInput, match="holds another run"):
+        train(other, output=folder, resume=True, replan=True)
+    assert entries_of(tmp_path / "accounts.db") == before
+    assert {path: path.read_bytes() for path in folder.iterdir()} == files
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("begun", ["outside"], indirect=True)
+def test_a_run_that_was_moved_and_lost_a_round_is_replanned_in_its_new_place(begun, tmp_path):
+    config, folder, _ = begun
+    with killed(at="play"):
+        train(config, output=folder, resume=True)
+    folder.rename(tmp_path / "new")
+    result = train(config, output=tmp_path / "new", resume=True, moved=True, replan=True)
+    assert result.plan.rounds == 5
+    assert [line["round"] for line in result.metrics if line.get("skipped")] == [3]
+    assert verify_run(tmp_path / "new").ok
+
+
 def test_a_copy_with_its_own_ledger_is_not_a_move_while_the_original_is_there(begun, tmp_path):
     config, folder, inside = begun
     shutil.copytree(folder, tmp_path / "copy")

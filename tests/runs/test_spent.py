@@ -55,7 +55,7 @@ def config(tiny):
 
 def largest_of(text):
     """The largest amount in "4.41 of 5"."""
-    return max(map(float, re.findall(r"([\d.]+)\s+of\s+[\d.]", text)))
+    return max(map(float, re.findall(r"(?<![\d.])(?<!of )([\d.]+)\s+of", text)))
 
 
 def recomputed(ledger, unit, folder):

@@ -56,11 +56,16 @@ def test_a_broken_run_is_a_finding_and_an_altered_plan_is_refused(places, tmp_pa
     ("kind", "given", "says"),
     [
         ("RunVerification", {"colluders": 2}, "colluders is not for a run directory"),
-        ("RunVerification", {"max_pld": 3}, "max_pld is not for a run directory"),
+        ("RunVerification", {"colluders": 0}, "colluders is not for a run directory"),
+        ("RunVerification", {"seed": 0}, "seed is not for a run directory"),
+        ("RunVerification", {"max_pld": 200}, "max_pld is not for a run directory"),
         ("RunVerification", {"opening": "x.json"}, "opening is not for a run directory"),
         ("Checked", {"ledger": "a.db"}, "ledger is not for a publication"),
+        ("Checked", {"colluders": 0}, "colluders is not for a publication"),
         ("Checked", {"opening": "x.json"}, "opening 'x.json': there is no such file"),
         ("Verification", {"key": "a.pub"}, "key is not for a plan file"),
+        ("Verification", {"ledger": ""}, "ledger is not for a plan file"),
+        ("Verification", {"colluders": 0}, "colluders must be at least 1, got 0"),
     ],
 )
 def test_arguments_that_are_not_for_it_are_refused(places, kind, given, says):
@@ -68,6 +73,26 @@ def test_arguments_that_are_not_for_it_are_refused(places, kind, given, says):
         fedspend.verify(places[kind], **given)
     assert says in str(refused.value)
     assert "--" not in str(refused.value)
+    flags = {"opening": "open", "max_pld": None, "seed": None}
+    [(name, value)] = given.items()
+    flag = flags.get(name, name)
+    if flag is not None:
+        assert main(["verify", str(places[kind]), f"--{flag}", str(value)]) == 2
+
+
+def test_a_folder_with_a_plan_alone_is_no_run(places, tmp_path, monkeypatch, capsys):
+    body = places["Verification"].read_bytes()
+    (tmp_path / "plan.json").write_bytes(body)
+    (tmp_path / "report.html").touch()
+    with pytest.raises(
+        InvalidInput, match=r"holds a plan and no run; to verify the plan: fedspend"
+    ):
+        fedspend.verify(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["verify", "."]) == 2
+    assert "fedspend verify plan.json" in capsys.readouterr().err
+    (tmp_path / "metrics.jsonl").touch()  # of a run, whose other files are gone
+    assert not fedspend.verify(tmp_path).ok
 
 
 def test_what_is_no_plan_run_or_publication_is_named(places, tmp_path):

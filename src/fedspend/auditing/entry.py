@@ -199,7 +199,12 @@ def audit(
     began = time.monotonic()
     confidence, seed = check_confidence(confidence), whole_number("seed", seed, 0)
     if rounds is not None:
-        overrides = [*overrides, f"train.rounds={whole_number('rounds', rounds, 1)}"]
+        tail = min(rounds, any_config(config, overrides).train.tail_average)
+        overrides = [
+            *overrides,
+            f"train.rounds={whole_number('rounds', rounds, 1)}",
+            f"train.tail_average={tail}",
+        ]
     settings = any_config(config, overrides)
     refuse_real_rows(settings, train_others=train_others)
     setup = from_config(settings)

@@ -13,6 +13,7 @@ import difflib
 import io
 import os
 import re
+import shlex
 import signal
 import sys
 import textwrap
@@ -91,7 +92,13 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises instead of printing its usage and exiting."""
+    """argparse that raises instead of printing its usage and exiting, and takes whatever begins
+    like a negative number for a value: `--epsilon -1:10`, `--delta -1e-5`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
         for kind, wanted in (("int", "a whole number"), ("float", "a number")):
@@ -204,8 +211,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             else unknown(extra[0], top)
         )
     if extra:
-        raise InvalidInput(unknown(extra[0], parsers[args.command]))
+        raise InvalidInput(unexpected(extra[0], args, parsers[args.command]))
     return args
+
+
+def unexpected(argument: str, args: argparse.Namespace, parser: Parser) -> str:
+    """What to write in place of an argument that the command, or its action, does not take."""
+    whole = parser_of(args, parser)
+    if argument.startswith("-") or "--client" not in options_of(whole):
+        return unknown(argument, parser)
+    return (
+        f"unexpected argument {argument!r}; if it is a client: --client {shlex.quote(argument)}; "
+        f"see {whole.prog} --help"
+    )
 
 
 def unknown(argument: str, parser: argparse.ArgumentParser) -> str:
@@ -275,13 +293,19 @@ def _of_command(args: argparse.Namespace) -> int:
 def flags_of(args: argparse.Namespace) -> set[str]:
     """The flags that the given command, or its action, has, and those of all."""
     top, parsers = build_parser(only=args.command)
-    parser: argparse.ArgumentParser = parsers[args.command]
+    return options_of(top) | options_of(parser_of(args, parsers[args.command]))
+
+
+def parser_of(args: argparse.Namespace, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The parser of the action that was given, or of the command, if it has none."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             parser = action.choices.get(getattr(args, action.dest), parser)
-    return {
-        option for one in (top, parser) for act in one._actions for option in act.option_strings
-    }
+    return parser
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for action in parser._actions for option in action.option_strings}
 
 
 def explained(run: Callable[[], int]) -> int:

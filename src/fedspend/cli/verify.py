@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--colluders",
         type=int,
-        default=0,
         metavar="K",
         help="plans: also show what K clients who pool what they know could learn (default: 10)",
     )
@@ -80,10 +79,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def verify_plan(args: argparse.Namespace) -> int:
-    if not args.colluders >= 0:
-        raise InvalidInput(
-            f"--colluders must be a whole number of at least 0, got {args.colluders}"
-        )
     import fedspend
     from fedspend.cli.terminal import progress_bar
     from fedspend.cli.views import view_of
@@ -98,7 +93,7 @@ def verify_plan(args: argparse.Namespace) -> int:
             print(f"FAIL  {altered}")
         return 1
     view = view_of(plan)
-    if args.colluders and view.no_colluders is not None:
+    if args.colluders is not None and view.no_colluders is not None:
         raise InvalidInput(f"--colluders {view.no_colluders}")
     with progress_bar("verifying", args.quiet) as progress:
         result = fedspend.verify(plan, colluders=args.colluders, progress=progress)

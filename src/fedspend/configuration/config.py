@@ -188,6 +188,7 @@ def checked(
         origins.update({f"{section}.{key}": place(section, key) for key in table})
     overridden = [apply_override(text, values, origins) for text in overrides]
     one_source_of_budgets(values.get("privacy", {}), origins, overridden)
+    tail_within_rounds(values.get("train", {}), origins)
     return Config(file, values, origins, frozenset(overridden))
 
 
@@ -369,6 +370,16 @@ def one_source_of_budgets(
         first, second = given[:2]
         raise InvalidInput(
             f"{origins[f'privacy.{second}']}: [privacy] has both {first} and {second}; drop one"
+        )
+
+
+def tail_within_rounds(train: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Refuse a mean over more last iterates than there are rounds."""
+    tail, rounds = train.get("tail_average", 1), train.get("rounds")
+    if rounds is not None and tail > rounds:
+        raise InvalidInput(
+            f"{origins['train.tail_average']}: tail_average is {tail}, but rounds is {rounds} "
+            f"({origins['train.rounds']}); set tail_average to at most {rounds}"
         )
 
 

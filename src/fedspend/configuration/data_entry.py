@@ -16,13 +16,17 @@ from typing import Any
 from fedspend.basics.door import public
 from fedspend.basics.tables import Table, frame_of_rows
 from fedspend.basics.words import counted
+from fedspend.budgets.csv_file import read_budgets_csv
 from fedspend.configuration.config import load_config
-from fedspend.configuration.data_inputs import Source
+from fedspend.configuration.data_inputs import Source, joined
+from fedspend.configuration.method_name import known_method
+from fedspend.configuration.record_plans import budgets_of, record_federation
 from fedspend.data import DATA_SETS, get, status
 from fedspend.data.download import OnDownload
 from fedspend.data.looking import Look, look, opened, summary
 from fedspend.data.sources import Status
 from fedspend.errors import InvalidInput
+from fedspend.server.methods.table import protects_records
 
 PRIVATE = (
     "what follows comes from the rows: it is private, for the data holder only. Declare levels and "
@@ -169,7 +173,7 @@ def check_data(data: str | Path) -> DataCheck:
 
     Arguments:
         data: a CSV or Parquet file or a folder of Hugging Face's datasets; or a config (.toml) that
-            names your data, to see what it reads.
+            names your data, to see what it reads, and whether a file of budgets has everyone.
 
     Returns:
         A `DataCheck`, which a notebook shows as a table: `.columns` with `.declare`, `.about`.
@@ -181,7 +185,24 @@ def check_data(data: str | Path) -> DataCheck:
     """
     if str(data).endswith(".toml"):
         source = Source(load_config(data))
-        return DataCheck({"data set": source.name} | summary(source.rows))
+        return DataCheck({"data set": source.name} | summary(source.rows) | with_budgets(source))
     frame, recognised = opened(data)
     about = {"file": str(data), "recognised": recognised, "rows": len(frame)}
     return DataCheck(about, tuple(look(frame)))
+
+
+def with_budgets(source: Source) -> dict[str, Any]:
+    """How the rows fit the file of budgets that the config names; those in the rows who are not in
+    the file are refused, as they are when the config is planned or trained.
+    """
+    config = source.config
+    place = config.privacy.budgets
+    if place is None or source.elsewhere or not source.natural:
+        return {}
+    if protects_records(known_method(config)):
+        federation = record_federation(source)
+        return {"budgets": {"records": len(budgets_of(config, federation)[0])}}
+    listed = read_budgets_csv(place).clients
+    joined(source, [one for one in listed if one not in source.left_out], listed, place)
+    without = len(set(listed).difference(source.ids))
+    return {"budgets": {"clients": len(listed), "without rows": without}}

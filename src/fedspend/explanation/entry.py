@@ -240,6 +240,12 @@ def explain(
         one: _chosen(sights(plan, one.schedule, colluders or 0), observer)
         for one in _subjects(plan, client, record, group)
     }
+    pooling = None if colluders is None else f"{colluders} colluding clients"
+    if pooling is not None and observer is not None and observer != pooling:
+        raise InvalidInput(
+            f"--colluders is for the observer {pooling!r}, and only {observer!r} is asked about; "
+            "drop one of them"
+        )
     return ExplainedPlan(plan, found)
 
 

@@ -141,7 +141,7 @@ def influence(contractions: FloatArray, tail: int, momentum: float) -> FloatArra
 def checked_course(
     rounds: int, tail: Any, momentum: Any, learning_rates: FloatArray | None
 ) -> Course:
-    """The course, with a tail of at most all rounds, as in training."""
+    """The course, with a tail of at most all rounds that are planned, as in training."""
     span = min(rounds, whole_number("tail", 1 if tail is None else tail, 1))
     beta = finite_number("server_momentum", momentum)
     if not 0 <= beta < 1:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedspend.accounting.accountants import PLD
+from fedspend.accounting.accountants import ACCOUNTANTS, PLD
 from fedspend.accounting.fitting import scaled_to_budget
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import WHOLE_ORDERS
@@ -25,6 +25,8 @@ from fedspend.planning.policies import Spending, Terms, by_itself
 from fedspend.planning.schedules import Schedules
 
 MOST_TAKEN = 0.99  # of a round, by bits and metrics
+# what a plan says of its accountant, if it was by privacy loss distributions before
+REPLANNED = "Rényi curves, since it was replanned"
 
 
 def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: FloatArray) -> Plan:
@@ -80,8 +82,24 @@ def extended(plan: Plan, begun: int, more: int, others: Mechanisms, lifetime: Fl
         parameters["clip_factors"] = factors.tolist()
     parameters.pop("expected", None)  # it was about the rounds as they were planned
     if plan.accountant == PLD:
-        parameters["accountant"] = "Rényi curves, since it was replanned"
+        parameters["accountant"] = REPLANNED
     return plan.replace(schedules=schedules, accountant="rdp", parameters=parameters)
+
+
+def claimed_before(plan: Plan) -> FloatArray | None:
+    """Cumulative epsilon, (rounds, schedules), of the rounds that had begun when a plan by privacy
+    loss distributions was replanned, by that accountant: what was said of them when they were
+    played. None for any other plan.
+    """
+    begun = plan.parameters.get("planned_anew_after")
+    if plan.parameters.get("accountant") != REPLANNED or type(begun) is not int or begun < 1:
+        return None
+    noise, rate = (table[:begun] for table in (plan.accounted_noise, plan.schedules.sampling_rate))
+    first, alike = distinct_rows(*noise, *rate)
+    spent = ACCOUNTANTS[PLD].after_each_round(
+        noise[:, first], rate[:, first], plan.delta, plan.orders
+    )
+    return spent[:, alike]
 
 
 def room_for_updates(plan: Plan, largest: float) -> dict[str, float]:

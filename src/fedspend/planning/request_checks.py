@@ -116,6 +116,11 @@ def foresight_of(
     """What the policy knows about training; None for one that does not look ahead."""
     contraction = checked_contraction(request.contraction)
     course = checked_course(terms.rounds, request.tail, request.server_momentum, rates)
+    if request.tail is not None and request.tail > request.rounds:
+        raise InvalidInput(
+            f"tail is {request.tail}, but there are {request.rounds} rounds; set it to at most "
+            f"{request.rounds}"
+        )
     if policy.foresees:
         measured = checked_influence(request.influence, contraction, terms.rounds)
         return Foresight(course, contraction, measured)

@@ -36,10 +36,10 @@ _NOT_FOR = {
 def verify(
     plan: AnyPlan,
     *,
-    colluders: int = 0,
+    colluders: int | None = None,
     progress: OnProgress | None = None,
-    seed: int = 0,
-    max_pld: int = 200,
+    seed: int | None = None,
+    max_pld: int | None = None,
 ) -> Verification: ...
 
 
@@ -47,10 +47,10 @@ def verify(
 def verify(
     plan: str | Path,
     *,
-    colluders: int = 0,
+    colluders: int | None = None,
     progress: OnProgress | None = None,
-    seed: int = 0,
-    max_pld: int = 200,
+    seed: int | None = None,
+    max_pld: int | None = None,
     ledger: str | Path | None = None,
     key: str | Path | None = None,
     opening: str | Path | None = None,
@@ -61,10 +61,10 @@ def verify(
 def verify(
     plan: AnyPlan | str | Path,
     *,
-    colluders: int = 0,
+    colluders: int | None = None,
     progress: OnProgress | None = None,
-    seed: int = 0,
-    max_pld: int = 200,
+    seed: int | None = None,
+    max_pld: int | None = None,
     ledger: str | Path | None = None,
     key: str | Path | None = None,
     opening: str | Path | None = None,
@@ -74,11 +74,11 @@ def verify(
     Arguments:
         plan: a plan of clients or of records; or a path, as for `fedspend verify`: of a plan file,
             of a run directory (as `verify_run`) or of a publication (as `verify_publication`).
-        colluders: plans: how many clients collude among the observers; refused for a plan of
-            records.
+        colluders: plans: how many clients collude among the observers, by default 10; refused for
+            a plan of records.
         progress: plans: called with (done, total).
-        seed, max_pld: plans of clients: which schedules, and at most how many, are also read by
-            dp-accounting.
+        seed, max_pld: plans of clients: which schedules (default: 0), and at most how many
+            (default: 200), are also read by dp-accounting.
         ledger: run directories: where the run's ledger is. Needed unless it is in the directory.
         key: run directories and publications: a file with a public key, which must have signed it.
         opening: publications: the file that a client was handed, which is checked, too.
@@ -101,7 +101,7 @@ def verify(
     given = {
         "colluders": colluders,
         "seed": seed,
-        "max_pld": max_pld != 200,
+        "max_pld": max_pld,
         "ledger": ledger,
         "key": key,
         "open": opening,
@@ -124,7 +124,14 @@ def verify(
                 f"publication; got {type(plan).__name__}"
             )
         _refuse_others(OF_PLAN, "the plan", given)
-    return verify_plan(plan, colluders=colluders, progress=progress, seed=seed, max_pld=max_pld)
+    if isinstance(colluders, int) and colluders < 1:
+        raise InvalidInput(f"--colluders must be at least 1, got {colluders}")
+    asked: dict[str, int] = {
+        name: value
+        for name, value in (("colluders", colluders), ("seed", seed), ("max_pld", max_pld))
+        if value is not None
+    }
+    return verify_plan(plan, progress=progress, **asked)
 
 
 def kind_of(name: str | Path, **given: Any) -> str:
@@ -146,7 +153,7 @@ def kind_of(name: str | Path, **given: Any) -> str:
 
 def _refuse_others(kind: str, shown: str, given: dict[str, Any]) -> None:
     for name in _NOT_FOR[kind]:
-        if given.get(name):
+        if given.get(name) is not None:
             flag = name.replace("_", "-")
             raise InvalidInput(f"--{flag} is not for {kind}, and {shown} is one; drop it")
 

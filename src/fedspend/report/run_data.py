@@ -14,12 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedspend.basics.arrays import FloatArray, IntArray
 from fedspend.basics.json_values import number
 from fedspend.data.loading import OWN
 from fedspend.errors import InvalidInput
 from fedspend.ledger.chain import Head
 from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
+from fedspend.planning.replanning import claimed_before
 from fedspend.report.groups import group_clients
 from fedspend.report.pieces import figure, percent
 from fedspend.server.early_stopping import KEPT_ROUND, STOPPED, of_kept
@@ -162,6 +164,7 @@ class RunData:
                 said = number(recorded[label])
                 if said is None or not (
                     _same(said, planned)
+                    or self._was_claimed(said, line["round"], members)
                     # the rounds that a stopped run leaves out count; version 0.2.0 did not add them
                     or (line.get(STOPPED) and _same(said, whole))
                     or (line.get(EPSILON_OF) == IN_ALL_RUNS and said > planned)
@@ -171,6 +174,19 @@ class RunData:
                         f"the plan {planned:.6g}."
                     )
         return None
+
+    def _was_claimed(self, said: float, round: int, members: IntArray) -> bool:
+        """Whether the plan claimed so for these members before it was replanned."""
+        before = self._claimed_before
+        if self.plan is None or before is None or round > len(before):
+            return False
+        return _same(said, float(before[round - 1][self.plan.schedules.of_client[members]].max()))
+
+    @cached_property
+    def _claimed_before(self) -> FloatArray | None:
+        if self.plan is None or self.plan.unit != "client":
+            return None
+        return claimed_before(Plan.expect(self.plan, "a plan of clients"))
 
 
 def _same(one: float, other: float) -> bool:

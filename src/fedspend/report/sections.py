@@ -139,11 +139,14 @@ def spread(metric: str, off: float) -> str:
     return f"{100 * off:.1f} points" if is_share(metric) else f"{off:.2g}"
 
 
-def spent(run: RunData) -> tuple[str, str]:
-    """How much of the budgets is gone, as a range, and epsilon by group."""
+def spent(run: RunData, rounds: int | None = None) -> tuple[str, str]:
+    """How much of the budgets is gone, as a range, and epsilon by group; after so many rounds, by
+    default all that are charged.
+    """
     grouping, _ = few_groups(run)
     assert run.plan is not None
-    now = run.plan.spent_by_schedule()[run.charged - 1][run.plan.schedules.of_client]
+    charged = run.charged if rounds is None else rounds
+    now = run.plan.spent_by_schedule()[charged - 1][run.plan.schedules.of_client]
     if "ledger" in run.plan.parameters:
         return lifetime_spent(run, span(now))
     used = 100 * now / run.plan.budget

@@ -321,6 +321,12 @@ def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
         parameter_count(model),
         real=how.randomness == "os",
     )
+    course = plan.rounds + plan.dropped_rounds
+    if how.tail_average > course:
+        raise InvalidInput(
+            f"tail_average is {how.tail_average}, but the plan has {course} rounds; set it to at "
+            f"most {course}"
+        )
     tail = min(plan.rounds, how.tail_average)
     local = LocalTraining(
         how.batch_size,
@@ -335,7 +341,6 @@ def _training(how: Options, model: torch.nn.Module, plan: Plan) -> Training:
     )
     local.descent.check()
     choose("lr_schedule", how.lr_schedule, ("constant", "linear", "cosine"))
-    course = plan.rounds + plan.dropped_rounds
     return Training(
         server=Server(
             plan.rounds,

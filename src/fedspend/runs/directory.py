@@ -131,7 +131,7 @@ class RunDirectory:
         if "train.momentum" not in then:  # a run on arrays of 0.2.0, which did not name them
             free |= _ONCE_UNNAMED - set(then)
         for key in sorted((set(then) | set(now)) - free):
-            if then.get(key) != now.get(key):
+            if then.get(key) != now.get(key) and not _is_all_rounds(key, then, now):
                 raise InvalidInput(
                     f"{folder} holds another run: {key} was {then.get(key)!r} and is now "
                     f"{now.get(key)!r}; {_to_keep(key, then.get(key))}choose another folder"
@@ -178,13 +178,15 @@ class RunDirectory:
         named = self.stored.facts().ledger
         return "" if named is None else named.run
 
-    def account_in(self, book: Ledger) -> RunAccount:
+    def account_in(self, book: Ledger, *, moved: bool = False) -> RunAccount:
         """This run's account in `book`, which must be the ledger that the run has seen before; and
-        this must be the run's directory, as the ledger has seen it last.
+        this must be the run's directory, as the ledger has seen it last. The user may say that it
+        was `moved` here, which is not entered yet.
         """
         account = RunAccount(book, self.run_id, self.folder)
         account.check_head()
-        account.check_place()
+        if not moved:
+            account.check_place()
         self.check_last(account)
         return account
 
@@ -220,7 +222,7 @@ class RunDirectory:
                 raise InvalidInput(f"{path} cannot be read ({error.strerror}); {REMEDY}") from None
         return found
 
-    def _check_files(self, account: RunAccount) -> None:
+    def check_files(self, account: RunAccount) -> None:
         """Refuse files that are not those that the run was admitted with."""
         now = self.digests()
         for name, then in account.run.files.items():
@@ -250,7 +252,7 @@ class RunDirectory:
             check_planned_on(book, plan)
             proposal = replace(plan.proposal(), stops=stops)
             account.admit(proposal, self.digests(), simulation=simulation)
-            self._check_files(account)
+            self.check_files(account)
             for file in FILES:
                 remove_unfinished(file.of(self.folder))
             self.account = account
@@ -293,6 +295,11 @@ class RunDirectory:
             self.account.commit(round, found.kept.release, found.digest)
         return found.kept
 
+    def has_release(self, round: int) -> bool:
+        """Whether the release of a round is stored, whether or not the ledger has heard of it."""
+        found = self._stored_release()
+        return found is not None and found.round == round
+
     def memory(self) -> Memory | None:
         """The memory after the last release; an older copy of the file is not accepted."""
         found = self._stored_release()
@@ -332,22 +339,26 @@ class RunDirectory:
     def metrics(self) -> list[MetricsLine]:
         return self.stored.metrics()
 
-    def keep_metrics(self, rounds: int) -> None:
-        """Drop lines of rounds that were not committed: those rounds are repeated. Refuses lines
-        that are not those of the checkpoint's rounds.
-        """
-        lines = [line for line in self.metrics() if line["round"] <= rounds]
-        body = b"".join(map(as_line, lines))
-        self._lines = hashlib.sha256(body)
-        found = self._stored_state()
+    def check_metrics(self, rounds: int) -> None:
+        """Refuse lines that are not those of the checkpoint's rounds."""
+        lines, found = self._lines_of(rounds), self._stored_state()
         told = [line["round"] for line in lines] == list(range(1, rounds + 1))
         known = None if found is None else found.metrics
-        if not told or known not in (None, self._lines.hexdigest()):
+        if not told or known not in (None, hashlib.sha256(_joined(lines)).hexdigest()):
             raise InvalidInput(
                 f"{METRICS.of(self.folder)} is damaged: it does not tell the {rounds} rounds of "
                 f"{CHECKPOINT}; {REMEDY}"
             )
+
+    def keep_metrics(self, rounds: int) -> None:
+        """Drop lines of rounds that were not committed: those rounds are repeated."""
+        self.check_metrics(rounds)
+        body = _joined(self._lines_of(rounds))
+        self._lines = hashlib.sha256(body)
         self._write(METRICS, body)
+
+    def _lines_of(self, rounds: int) -> list[MetricsLine]:
+        return [line for line in self.metrics() if line["round"] <= rounds]
 
     def certified(self, plan_hash: str) -> bool:
         """Whether the plan with this hash was verified when the run began."""
@@ -371,6 +382,10 @@ class RunDirectory:
         MODEL.of(self.folder).unlink(missing_ok=True)
 
 
+def _joined(lines: list[MetricsLine]) -> bytes:
+    return b"".join(map(as_line, lines))
+
+
 def refuse_taken(folder: Path) -> None:
     """A new run begins in a new or empty folder."""
     if not folder.exists() or (folder.is_dir() and all(map(_leftover, folder.iterdir()))):
@@ -383,6 +398,12 @@ def refuse_taken(folder: Path) -> None:
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is a file, and a run needs a folder; choose another name")
     raise InvalidInput(f"{folder} is not empty; {hint}")
+
+
+def _is_all_rounds(key: str, then: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether it is a tail of all rounds, then and now: version 0.2.0 took longer ones, too."""
+    rounds = now.get("train.rounds")
+    return key == "train.tail_average" and now[key] == rounds and then.get(key, 1) > rounds
 
 
 def _to_keep(key: str, then: Any) -> str:

@@ -24,15 +24,20 @@ def goes_on(folder: Path | None, resume: bool) -> bool:
     return folder is not None and resume and StoredRun(folder).begun
 
 
-def recovered(setup: Setup, store: RunStore) -> TrainingState:
-    """The training state, after dropping metrics of rounds that were not committed."""
-    start = begin(flat_parameters(setup.module), setup.method)
-    state = store.training_state() or start
-    if state.parameters.size != start.parameters.size:
+def check_recoverable(setup: Setup, store: RunStore) -> None:
+    """Refuse a checkpoint of another model, and metrics that are not those of the checkpoint."""
+    state, size = store.training_state(), flat_parameters(setup.module).size
+    if state is not None and state.parameters.size != size:
         raise InvalidInput(
             f"{CHECKPOINT} holds a model of {state.parameters.size:,} parameters, but the run's "
-            f"has {start.parameters.size:,}; restore it from a copy, or start a new run"
+            f"has {size:,}; restore it from a copy, or start a new run"
         )
+    store.check_metrics(0 if state is None else state.done)
+
+
+def recovered(setup: Setup, store: RunStore) -> TrainingState:
+    """The training state, after dropping metrics of rounds that were not committed."""
+    state = store.training_state() or begin(flat_parameters(setup.module), setup.method)
     store.keep_metrics(state.done)
     return state
 

@@ -27,8 +27,9 @@ from fedspend.models.flat import load_vector
 from fedspend.report.loggers import Place, checked_loggers, opened_loggers
 from fedspend.runs.beginning import checked_budgets, opened_store, verified
 from fedspend.runs.metrics import Observer
+from fedspend.runs.moving import settle
 from fedspend.runs.per_client import per_client
-from fedspend.runs.recovery import enrol, recovered, told
+from fedspend.runs.recovery import check_recoverable, enrol, recovered, told
 from fedspend.runs.result import Listeners, Metrics, OnNote, OnOperator, OnRound, Result
 from fedspend.runs.row_checks import seal_rows
 from fedspend.runs.run_ledger import RunLedger
@@ -43,6 +44,7 @@ def run(
     folder: Path | None,
     *,
     resume: bool = False,
+    moved: bool = False,
     on_round: OnRound | None = None,
     on_note: OnNote = lambda _: None,
     ledger: RunLedger | None = None,
@@ -53,7 +55,8 @@ def run(
     """Verify, open the account, run the remaining rounds, write the model, close the account.
 
     `ledger` is the one to charge. If none is given, a simulation's is in the run directory, and a
-    real run is charged to the ledger of this user, for the accounts of `project`.
+    real run is charged to the ledger of this user, for the accounts of `project`. `moved`: the run
+    was in another place before, which is entered in the ledger.
     """
     here = folder is not None
     asked = [
@@ -62,10 +65,10 @@ def run(
     ]
     listeners = Listeners(on_round, on_note, on_operator, tuple(asked))
     if ledger is not None:
-        return _run(setup, folder, ledger, resume, listeners)
+        return _run(setup, folder, ledger, resume, listeners, moved=moved)
     charged = setup.plan is not None and not setup.randomness.simulation
     with RunLedger.of_run(folder, None, resume=resume, project=project, charged=charged) as own:
-        return _run(setup, folder, own, resume, listeners)
+        return _run(setup, folder, own, resume, listeners, moved=moved)
 
 
 def _run(
@@ -74,6 +77,8 @@ def _run(
     ledger: RunLedger,
     resume: bool,
     listeners: Listeners,
+    *,
+    moved: bool,
 ) -> Result:
     refuse_aggregation(setup, kept=folder is not None)
     states: States = MemoryStates() if folder is None else FolderStates(folder_beside(folder))
@@ -84,6 +89,9 @@ def _run(
         store = opened_store(setup, folder, ledger, resume=resume)
         setup = replace(setup, training=replace(setup.training, run=store.run_id))
         budgets = checked_budgets(setup, folder, states)
+        check_recoverable(setup, store)
+        if moved and folder is not None:
+            settle(folder, ledger, setup.plan, listeners.on_note)
         if setup.plan is not None and verdict is not None:
             store.write_certificate(setup.plan, verdict)
         del verdict  # it has numbers for every client, and there may be very many

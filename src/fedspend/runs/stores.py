@@ -49,6 +49,9 @@ class RunStore(Store, Protocol):
 
     def metrics(self) -> list[MetricsLine]: ...
 
+    def check_metrics(self, rounds: int) -> None:
+        """Refuse metrics that are not those of so many rounds."""
+
     def keep_metrics(self, rounds: int) -> None:
         """Drop lines of rounds that were not committed: those rounds are repeated."""
 
@@ -124,6 +127,8 @@ class MemoryStore:
 
     def metrics(self) -> list[MetricsLine]:
         return list(self._metrics)
+
+    def check_metrics(self, rounds: int) -> None: ...
 
     def keep_metrics(self, rounds: int) -> None: ...
 

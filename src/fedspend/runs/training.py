@@ -32,7 +32,7 @@ from fedspend.runs.checks import approved, check_names_last, refuse_other_kind
 from fedspend.runs.directory import refuse_taken
 from fedspend.runs.given_clients import as_clients
 from fedspend.runs.hold_out_key import secret_of
-from fedspend.runs.moving import settle
+from fedspend.runs.moving import check_moved
 from fedspend.runs.offers import offered_plan
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
@@ -198,6 +198,7 @@ def train(
             folder,
             resume=resume,
             replanning=on_note if replan else None,
+            moved=moved,
             ledger=ledger,
             project=project,
             grid=grid,
@@ -214,7 +215,7 @@ def train(
         ) as opened,
     ):
         if moved:
-            settle(folder, opened, resume=resume, on_note=on_note)
+            check_moved(folder, opened, resume=resume)
         setup = asked.setup(opened)
         _say_who_is_charged(asked, setup, opened, on_note)
 
@@ -227,6 +228,7 @@ def train(
             setup,
             folder,
             resume=resume,
+            moved=moved,
             on_round=told,
             on_note=on_note,
             ledger=opened,
@@ -256,6 +258,7 @@ def _of_config(
     *,
     resume: bool,
     replanning: OnNote | None,
+    moved: bool,
     ledger: str | Path | None,
     project: str | None,
     grid: Any,
@@ -270,7 +273,7 @@ def _of_config(
 
     def setup(opened: RunLedger) -> Setup:
         goes = folder if goes_on(folder, resume) else None
-        return _planned(settings, goes, opened, plan, replanning, grid)
+        return _planned(settings, goes, opened, plan, replanning, grid, moved=moved)
 
     return _Asked(
         setup,
@@ -389,6 +392,8 @@ def _planned(
     given: AnyPlan | None,
     replanning: OnNote | None,
     grid: Any,
+    *,
+    moved: bool,
 ) -> Setup:
     """The setup of a config: with the plan of the run that goes on in `folder`, the `given` plan,
     or a new one.
@@ -404,7 +409,7 @@ def _planned(
     if replanning is not None and folder is not None and book is not None and stored is not None:
         rounds = needed(settings.train.rounds, "train.rounds")
         with one_at_a_time(folder):  # a round that another process is running is not lost
-            stored = plan_anew(folder, book, stored, rounds, replanning)
+            stored = plan_anew(folder, book, stored, rounds, replanning, moved=moved)
     secret = secret_of(settings, folder)
     setup = from_config(settings, book, stored, begun=begun is not None, secret=secret, grid=grid)
     if ledger.asked is not None and setup.plan is not None:

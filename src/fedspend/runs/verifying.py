@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import html
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -50,6 +51,7 @@ from fedspend.records.planning import SILOS
 from fedspend.report.dates import Dates, begun
 from fedspend.report.html import render
 from fedspend.report.run_data import RunData, load_run
+from fedspend.report.sections import NO_BREAK, spent
 from fedspend.runs.checkpoints import StoredRelease, StoredState, read_kept, read_state
 from fedspend.runs.directory import FIRST
 from fedspend.runs.signed import check_signature
@@ -75,6 +77,7 @@ from fedspend.stored.run import Facts, MetricsLine, StoredRun
 from fedspend.verification.findings import Verification
 
 Verdict = tuple[bool | None, str]  # None: it could not be checked
+WITHOUT_A_RUN = {PLAN, LEDGER, LEDGER_HEAD, REPORT}  # may lie in any folder
 OLD = "version 0.1 did not record it"
 
 
@@ -129,7 +132,11 @@ def verify_run(
     `fedspend.verify_run("runs/first").ok`
     """
     signer = None if key is None else public_key(key)
-    if not any(file.of(Path(folder)).exists() for file in FILES):
+    there = {file for file in FILES if file.of(Path(folder)).exists()}
+    if PLAN in there and not there - WITHOUT_A_RUN:
+        alone = shlex.join(["fedspend", "verify", str(PLAN.of(Path(folder)))])
+        raise InvalidInput(f"{folder} holds a plan and no run; to verify the plan: {alone}")
+    if not there:
         raise InvalidInput(f"{folder} holds no run: name a run directory")
     checker = _checker_for(Path(folder), None if ledger is None else str(ledger))
     result = RunVerification(
@@ -512,12 +519,37 @@ class Checker:
             dates = Dates(day[1], {} if when is None else {name: when})
             again = render([replace(self.run_data, name=name)], dates).encode("utf-8", "replace")
         if again != body:
+            understated = self._understated(page)
+            if understated is not None:
+                return False, understated
             return False, (
                 f"{REPORT} does not show this run as it is now: it was changed, or written at "
                 f"another time or by another version; write it again with: fedspend report "
                 f"{self.folder}"
             )
         return True, "shows these files, byte for byte; only its date is not tied to anything"
+
+    def _understated(self, page: str) -> str | None:
+        """A sentence about the report of a run that its own rule stopped, if it counts only the
+        rounds that were played, as version 0.2.0 did.
+        """
+        run = self.run_data
+        if run.plan is None or not run.stopped:
+            return None
+        (_, played), (_, charged) = spent(run, run.done), spent(run)
+
+        def plain(words: str) -> str:
+            return words.replace(NO_BREAK, " ")
+
+        text = html.unescape(page)
+        if played not in text or charged in text:
+            return None
+        return (
+            f"{REPORT} says, as version 0.2.0 did, what the {counted(run.done, 'round')} that were "
+            f"played cost ({plain(played)}), but the account was charged all {run.rounds} "
+            f"({plain(charged)}); write it anew with: "
+            f"{shlex.join(['fedspend', 'report', str(self.folder)])}"
+        )
 
     def check_place(self) -> Verdict:
         if self.run.closed is not None:

@@ -128,6 +128,13 @@ def test_a_run_whose_ledger_was_moved_verifies_with_it(run, files, said, name):
     folder = files.run(name)
     assert run("verify", folder, "--json").code == 1, "its ledger is not where it was"
     if name == "people-stopped-early":  # its report said less than its accounts were charged
+        outcome = run("verify", folder, "--ledger", "ledgers/clients.db", "--json")
+        [wrong] = [one for one in json.loads(outcome.out)["checks"] if one["ok"] is False]
+        assert (outcome.code, wrong["check"]) == (1, "report")
+        said_before, charged = "strict: 0.5311 of 1 · open: 1.072 of 2", "strict: 1 of 1"
+        assert said_before in wrong["detail"]
+        assert f"but the account was charged all 6 ({charged}" in wrong["detail"]
+        assert wrong["detail"].endswith(f"write it anew with: fedspend report {folder}")
         assert run("report", folder).code == 0
     outcome = run("verify", folder, "--ledger", "ledgers/clients.db", "--json")
     assert outcome.code == 0, outcome
