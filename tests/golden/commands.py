@@ -340,12 +340,6 @@ def glossary(session: Session) -> None:
     both(session, "glossary", "glossary epsilon")
 
 
-def completion(session: Session) -> None:
-    for shell in ("bash", "zsh", "fish"):
-        session.run(f"completion {shell}")
-    session.run("--version")
-
-
 def _listing(folder: Path) -> str:
     return "\n".join(sorted(str(path.relative_to(folder)) for path in folder.rglob("*")))
 
@@ -372,5 +366,4 @@ STORIES: dict[str, Story] = {
     "design-choose": design_choose,
     "data": data,
     "glossary": glossary,
-    "completion": completion,
 }

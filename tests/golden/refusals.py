@@ -184,8 +184,6 @@ data lst
 glossary
 glossary epsilom
 glossary quux
-completion
-completion powershell
 new
 new folder
 new fresh --template own-dta

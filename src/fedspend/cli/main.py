@@ -25,10 +25,10 @@ from typing import Any, NoReturn
 
 from fedspend.basics.door import command_line, for_command
 from fedspend.basics.extras import explained as explained_missing
+from fedspend.basics.removed import refuse_removed
 from fedspend.cli import (
     audit,
     compare,
-    completion,
     data,
     design,
     explain,
@@ -86,7 +86,6 @@ COMMANDS = {
     "design": design,
     "data": data,
     "glossary": glossary,
-    "completion": completion,
 }
 
 
@@ -193,6 +192,7 @@ def add_log(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
+    refuse_removed(*commands_and_flags(argv))
     top, parsers = build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None)
     if argv and not argv[0].startswith("-") and argv[0] not in parsers:
         raise InvalidInput(f"unknown command {argv[0]!r}; {nearest(argv[0], parsers)}")
@@ -206,6 +206,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if extra:
         raise InvalidInput(unknown(extra[0], parsers[args.command]))
     return args
+
+
+def commands_and_flags(argv: Sequence[str]) -> list[str]:
+    """What is asked for, without values.
+
+    >>> commands_and_flags(["--load", "a.py", "plan", "run.toml", "--rate=1"])
+    ['fedspend plan', 'fedspend plan run.toml', '--rate', 'fedspend plan --rate', \
+'fedspend plan run.toml --rate']
+    """
+    rest = list(argv)
+    while rest and rest[0].startswith("--load"):
+        del rest[: 1 + ("=" not in rest[0])]
+    names = [" ".join(["fedspend", *rest[:length]]) for length in (1, 2)]
+    flags = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    return [*names, *flags, *(f"{name} {flag}" for name in names for flag in flags)]
 
 
 def unknown(argument: str, parser: argparse.ArgumentParser) -> str:

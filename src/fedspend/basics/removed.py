@@ -1,0 +1,25 @@
+"""What users could write in an earlier version, and what to write now: one table.
+
+Guarantee: whoever writes something that is in the table is told its sentence: on the command line,
+with `--set`, in a config and from Python.
+"""
+
+from __future__ import annotations
+
+from fedspend.errors import InvalidInput
+
+# As it was written: "fedspend COMMAND", "fedspend COMMAND --flag", "--flag" of every command,
+# "section.key", "section.key=value", "fedspend.function".
+REMOVED = {
+    "fedspend completion": "the commands are listed by fedspend --help",
+}
+
+
+def refuse_removed(*written: str, where: str = "") -> None:
+    """Refuse what is in the table, and say what to write now.
+
+    >>> refuse_removed("fedspend plan", "train.lr")
+    """
+    for one in written:
+        if one in REMOVED:
+            raise InvalidInput(f"{where}{one} was removed; {REMOVED[one]}")

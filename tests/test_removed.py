@@ -1,0 +1,45 @@
+"""What was removed is refused with its sentence of one table, wherever it is written."""
+
+import advised
+import pytest
+
+import fedspend
+from fedspend.basics.removed import REMOVED
+from fedspend.configuration.config import any_config, config_of
+
+OF_PYTHON = [one for one in REMOVED if one.startswith("fedspend.")]
+OF_COMMANDS = [one for one in REMOVED if one.startswith(("fedspend ", "--"))]
+OF_CONFIGS = [one for one in REMOVED if one not in (*OF_PYTHON, *OF_COMMANDS)]
+
+
+@pytest.mark.parametrize("written", OF_COMMANDS)
+def test_the_command_line_says_what_to_write_now(run, written):
+    words = written.split()[1:] if written.startswith("fedspend ") else ["plan", written]
+    outcome = run(*words, "x", "--y=1")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"fedspend: {written} was removed; {REMOVED[written]}\n"
+
+
+@pytest.mark.parametrize("written", OF_CONFIGS)
+def test_configs_say_what_to_write_now(written):
+    name, _, value = written.partition("=")
+    section, key = name.split(".")
+    for place, read in (
+        ("config", lambda: config_of({section: {key: value or 1}})),
+        (f"--set {name}={value or 1}", lambda: any_config({}, [f"{name}={value or 1}"])),
+    ):
+        with pytest.raises(fedspend.InvalidInput) as refused:
+            read()
+        assert str(refused.value) == f"{place}: {written} was removed; {REMOVED[written]}"
+
+
+@pytest.mark.parametrize("written", OF_PYTHON)
+def test_python_says_what_to_write_now(written):
+    with pytest.raises(AttributeError) as refused:
+        getattr(fedspend, written.removeprefix("fedspend."))
+    assert str(refused.value) == f"{written} was removed; {REMOVED[written]}"
+
+
+@pytest.mark.parametrize("sentence", REMOVED.values())
+def test_what_to_write_now_is_there(sentence):
+    assert not advised.lacking(sentence, ["plan"])
