@@ -389,7 +389,7 @@ def test_what_if_is_what_the_command_line_says(plan, plan_file, capsys):
     from fedspend.cli.main import main
 
     found = fedspend.what_if(plan, client="0", leaves=1)
-    assert main(["what-if", str(plan_file), "--client", "0", "--leaves", "1", "--json"]) == 0
+    assert main(["explain", str(plan_file), "--client", "0", "--leaves", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"plan": str(plan_file)} | found.numbers()
     assert repr(found).startswith("<client 0 leaves after round 1 of 2: spent ")
     assert "given back" in found._repr_html_()

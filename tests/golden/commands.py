@@ -90,11 +90,11 @@ def explain(session: Session) -> None:
     session.run("explain records.json --json")
 
 
-def what_if(session: Session) -> None:
+def explain_leaving(session: Session) -> None:
     for kind, who in (("time-adaptive", "client"), ("rpdp", "record")):
         with_config(session, kind)
         session.run(f"plan run.toml -o {kind}.json", only="nothing")
-        both(session, f"what-if {kind}.json --{who} 1 --leaves 2")
+        both(session, f"explain {kind}.json --{who} 1 --leaves 2")
 
 
 def train(session: Session) -> None:
@@ -214,7 +214,7 @@ def ledger(session: Session) -> None:
     session.run(f"ledger register lifetime.csv --delta 1e-3 {at}")
     session.run(f"plan run.toml {at} -o plan.json")
     session.hide_plan("plan.json")
-    both(session, f"what-if plan.json --client north --leaves 2 {at}")
+    both(session, f"explain plan.json --client north --leaves 2 {at}")
     session.run(f"train run.toml -o one {at}")
     session.run(f"train run.toml -o two {at}")
     for name in ("north", "south", "east"):
@@ -349,7 +349,7 @@ STORIES: dict[str, Story] = {
     "plan": plan,
     "verify": verify,
     "explain": explain,
-    "what-if": what_if,
+    "explain-leaving": explain_leaving,
     "audit": audit,
     "train": train,
     "train-every-method": train_every_method,

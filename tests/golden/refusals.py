@@ -330,13 +330,15 @@ explain plan.json --group ten
 explain plan.json --client 1 --group 10
 explain plan.json --observer nobody
 explain plan.json --observer plan --plot x.gif
-what-if plan.json --leaves 2
-what-if plan.json --client 1 --record 1 --leaves 2
-what-if plan.json --client 99 --leaves 2
-what-if plan.json --client 1 --leaves 5
-what-if plan.json --client 1 --leaves -1
-what-if plan.json --client 1 --leaves two
-what-if plan.json --client 1 --leaves 2 --ledger nowhere.db
+explain plan.json --leaves 2
+explain plan.json --client 1 --record 1 --leaves 2
+explain plan.json --client 99 --leaves 2
+explain plan.json --client 1 --leaves 5
+explain plan.json --client 1 --leaves -1
+explain plan.json --client 1 --leaves two
+explain plan.json --client 1 --leaves 2 --ledger nowhere.db
+explain plan.json --client 1 --leaves 2 --delta 1e-5
+explain plan.json --client 1 --ledger nowhere.db
 """,
     )
 

@@ -11,6 +11,7 @@ from fedspend.errors import InvalidInput
 # As it was written: "fedspend COMMAND", "fedspend COMMAND --flag", "--flag" of every command,
 # "section.key", "section.key=value", "fedspend.function".
 REMOVED = {
+    "fedspend what-if": "write fedspend explain PLAN --client ID --leaves ROUND",
     "fedspend completion": "the commands are listed by fedspend --help",
 }
 

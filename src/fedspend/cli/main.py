@@ -49,7 +49,6 @@ from fedspend.cli import (
     tune,
     verify,
     watch,
-    what_if,
 )
 from fedspend.cli.listening import to_whoever_listens
 from fedspend.cli.log_file import LOG, logged
@@ -68,7 +67,6 @@ COMMANDS = {
     "planner": planner,
     "verify": verify,
     "explain": explain,
-    "what-if": what_if,
     "audit": audit,
     "train": train,
     "watch": watch,

@@ -49,7 +49,7 @@ class Leaving:
         return max(0.0, self.if_it_stays - self.if_closed)
 
     def numbers(self) -> dict[str, Any]:
-        """All of it, as `fedspend what-if --json` prints it."""
+        """All of it, as `fedspend explain --leaves --json` prints it."""
         return vars(self) | {"given_back": self.given_back}
 
     def __repr__(self) -> str:
