@@ -48,7 +48,6 @@ def plan(session: Session) -> None:
     session.run(f"plan {flags} --policy individual-rates --accountant pld")
     session.run(f"plan {flags} -o plan.json --plot plan.svg")
     session.run(f"plan {flags} -o plan.json")
-    session.run(f"plan {flags} --gain-map map.png")
     session.write(
         "budgets.csv", "client,epsilon,group\nanna,1,phone\nbert,2,clinic\ncora,2,clinic\n"
     )

@@ -219,7 +219,6 @@ plan {SMALL} --ledger nowhere.db
 plan {SMALL} --ledger folder
 plan {SMALL} --ledger ""
 plan {SMALL} --project clinics
-plan {SMALL} --gain-map map.gif
 plan --budgets nowhere.csv {TERMS}
 plan --budgets folder {TERMS}
 plan records.toml --compare uniform,strictest

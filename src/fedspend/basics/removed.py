@@ -12,6 +12,7 @@ from fedspend.errors import InvalidInput
 # "section.key", "section.key=value", "fedspend.function".
 REMOVED = {
     "fedspend what-if": "write fedspend explain PLAN --client ID --leaves ROUND",
+    "fedspend plan --gain-map": "write --compare uniform,optimal, at each --contraction and --tail",
     "fedspend planner --export": "write fedspend plan CONFIG.toml --plot FILE for a picture",
     "fedspend completion": "the commands are listed by fedspend --help",
 }
