@@ -213,8 +213,6 @@ plan {SMALL} -o nowhere/plan.json
 plan {SMALL} -o folder/file.txt
 plan {SMALL} --plot plan.gif
 plan {SMALL} --plot nowhere/plan.png
-plan {SMALL} --log folder
-plan {SMALL} --log nowhere/x.log
 plan {SMALL} --ledger nowhere.db
 plan {SMALL} --ledger folder
 plan {SMALL} --ledger ""

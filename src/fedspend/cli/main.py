@@ -51,13 +51,11 @@ from fedspend.cli import (
     watch,
 )
 from fedspend.cli.listening import to_whoever_listens
-from fedspend.cli.log_file import LOG, logged
 from fedspend.cli.names import NAMES, registered
 from fedspend.errors import (
     FedspendError,
     FedspendWarning,
     InvalidInput,
-    OperatorWarning,
     exit_code_of,
 )
 
@@ -169,24 +167,7 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
         parsers[name] = parser
         if only in (None, name):
             module.add_arguments(parser)
-            parser.set_defaults(log=None)
-            add_log(parser)
     return top, parsers
-
-
-def add_log(parser: argparse.ArgumentParser) -> None:
-    """`--log` for a command, or for each of its actions."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for one in action.choices.values():
-                add_log(one)
-            return
-    parser.add_argument(
-        "--log",
-        metavar="FILE",
-        default=argparse.SUPPRESS,
-        help="also append what happens to this file, with times",
-    )
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -268,10 +249,7 @@ def _run(given: Sequence[str]) -> int:
         load(file)
     args = parse(given)
     args.typed = list(given)
-    with logged(args.log, given):
-        code = explained(lambda: _of_command(args))
-        LOG.info("ended with exit code %d", code)
-    return code
+    return _of_command(args)
 
 
 def _of_command(args: argparse.Namespace) -> int:
@@ -388,7 +366,6 @@ def reason(error: OSError) -> str:
 
 
 def complain(message: str, code: int) -> int:
-    LOG.error("%s", one_line(message))
     print(f"fedspend: {one_line(message)}", file=sys.stderr)
     return code
 
@@ -412,8 +389,6 @@ def short_warnings() -> Iterator[None]:
                 show(message, category, *rest, **named)
             elif str(message) not in said:
                 said.add(str(message))
-                if not issubclass(category, OperatorWarning):
-                    LOG.warning("%s", one_line(str(message)))
                 with to_whoever_listens():
                     print(f"warning: {one_line(str(message))}", file=sys.stderr)
 
