@@ -152,18 +152,11 @@ def predict(session: Session) -> None:
 def compare(session: Session) -> None:
     with_config(session, "idp-fedavg")
     both(session, "compare run.toml --methods fedavg,dp-fedavg,idp-fedavg --seeds 2 --workers 1")
+    session.run("compare run.toml --vary train.lr=0.1,0.3 --seeds 2 --workers 1")
     vary = "compare run.toml --methods idp-fedavg --vary privacy.clip=0.5,1 --seeds 2 --workers 1"
     both(session, vary)
     for table in ("csv", "markdown", "latex"):
         session.run(f"{vary} --table {table}")
-
-
-def sweep(session: Session) -> None:
-    with_config(session, "idp-fedavg")
-    line = "sweep run.toml --over train.lr=0.1,0.3 --seeds 2 --workers 1"
-    both(session, line)
-    for table in ("csv", "markdown", "latex"):
-        session.run(f"{line} --table {table}")
 
 
 def tune(session: Session) -> None:
@@ -355,7 +348,6 @@ STORIES: dict[str, Story] = {
     "predict": predict,
     "signed": signed,
     "compare": compare,
-    "sweep": sweep,
     "tune": tune,
     "records": records,
     "ledger": ledger,

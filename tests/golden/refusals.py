@@ -401,12 +401,6 @@ compare run.toml --methods fedavg --seeds 2 --vary privacy.clip=1,2
 compare run.toml --methods dp-fedavg --seeds 2 --vary design.seeds=1,2
 compare run.toml --methods rpdp --seeds 2 --vary privacy.policy=uniform,geometric
 compare clinics.toml --methods fedavg,dp-fedavg --seeds 2
-sweep run.toml
-sweep run.toml --over train.lr
-sweep run.toml --over train.lr=
-sweep run.toml --over train.lrr=0.1,0.2
-sweep run.toml --over train.lr=0.1,0.1
-sweep clinics.toml --over train.lr=0.1,0.2
 tune run.toml
 tune run.toml --grid train.lr
 tune run.toml --grid train.lr=0.1 --seeds 0

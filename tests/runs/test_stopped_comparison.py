@@ -226,9 +226,9 @@ def test_runs_of_other_data_are_not_used_again(tmp_path):
 @pytest.mark.full
 @pytest.mark.usefixtures("numbered")
 def test_folders_of_others_are_refused(config, tmp_path):
-    fedspend.sweep(SHORT, {"train.lr": [0.1]}, output=tmp_path / "sweep", workers=1)
-    with pytest.raises(InvalidInput, match="holds a sweep and not a comparison"):
-        compared(config, tmp_path / "sweep")
+    fedspend.tune(SHORT, ["train.lr=0.1"], seeds=1, output=tmp_path / "tune", workers=1)
+    with pytest.raises(InvalidInput, match="holds a tune and not a comparison"):
+        compared(config, tmp_path / "tune")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(InvalidInput, match="not the folder of a comparison"):

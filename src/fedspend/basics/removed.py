@@ -13,6 +13,8 @@ from fedspend.errors import InvalidInput
 REMOVED = {
     "fedspend what-if": "write fedspend explain PLAN --client ID --leaves ROUND",
     "fedspend plan --gain-map": "write --compare uniform,optimal, at each --contraction and --tail",
+    "fedspend sweep": "write fedspend compare CONFIG.toml --vary section.key=value,value",
+    "fedspend.sweep": "call fedspend.compare with vary=['section.key=value,value']",
     "fedspend planner --export": "write fedspend plan CONFIG.toml --plot FILE for a picture",
     "--log": "write 2>> FILE after the command, and read rounds in metrics.jsonl",
     "fedspend completion": "the commands are listed by fedspend --help",

@@ -112,7 +112,7 @@ def refuse_priced(
         'randomness="seeded"'
         if not simulation
         else "so a run directory would certify what does not hold; simulate it without one: "
-        "fedspend.train without output, compare, or sweep"
+        "fedspend.train without output, or compare"
         if kept
         else 'and only the server sees single updates; use noise = "central"'
         if summed

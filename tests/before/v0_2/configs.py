@@ -245,10 +245,6 @@ PLANS: dict[str, tuple[str, ...]] = {
 
 ALONE = ("--workers", "1", "--quiet")
 FOLDERS: dict[str, tuple[str, ...]] = {
-    "sweep": (
-        *("sweep", "central.toml", "--over", "train.lr=0.1,0.3", "--seeds", "2"),
-        *("-o", "folders/sweep", *ALONE),
-    ),
     "compare": (
         *("compare", "central.toml", "--methods", "dp-fedavg,fedavg", "--seeds", "2"),
         *("-o", "folders/compare", *ALONE),
