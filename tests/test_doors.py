@@ -242,19 +242,6 @@ def test_nobody_says_that_updates_are_not_clipped_who_does_not_know():
     assert not set(ABOUT_UPDATES) & set(told)
 
 
-@pytest.mark.parametrize("door", ["choose", "bias"])
-def test_choosing_trains_beside_a_stopping_rule(short, door):
-    from fedspend.design.bias import measured_bias
-    from fedspend.design.simulation import train_by_tail
-
-    short["stop"] = {"patience": 1, "least": 0.5}
-    config = any_config(short, ["data.validation=0.2"])
-    if door == "bias":
-        assert [one.round for one in measured_bias(config)] == [1, 2, 3]
-    else:
-        assert set(train_by_tail(config, (1, 2))[0]) == {"1", "2"}
-
-
 def test_the_best_config_is_read_again_with_any_column_name(short):
     import tomllib
 
@@ -577,7 +564,6 @@ def test_every_door_that_plans_makes_the_same_plan(config, tmp_path):
 
 @pytest.mark.parametrize("config", CASES)
 def test_every_door_that_tries_settings_finds_what_training_finds(config):
-    from fedspend.design.simulation import train_by_tail
     from fedspend.design.trainings import train_one
 
     given = [f"train.lr={config['train']['lr']}"]
@@ -592,9 +578,6 @@ def test_every_door_that_tries_settings_finds_what_training_finds(config):
         return  # a search goes on to the last round
     apart = any_config(config, ["data.validation=0.2", "engine.workers=1"])
     assert train_one(apart)[1] == held_out.metrics["accuracy"]
-    if is_of_clients(result.plan):
-        tail = config["train"].get("tail_average", 1)
-        assert train_by_tail(apart, (tail,))[0][str(tail)] == held_out.accuracy
 
 
 @pytest.mark.parametrize("config", CASES)

@@ -100,10 +100,9 @@ def __getattr__(name: str) -> Any:
         return _imported(name)
     import difflib
 
-    from fedspend.basics.removed import REMOVED
+    from fedspend.basics.removed import refuse_name
 
-    if (written := f"fedspend.{name}") in REMOVED:
-        raise AttributeError(f"{written} was removed; {REMOVED[written]}")
+    refuse_name(f"fedspend.{name}")
     near = difflib.get_close_matches(name, __all__, 1)
     hint = f"; did you mean {near[0]!r}?" if near and not name.startswith("_") else ""
     raise AttributeError(f"module 'fedspend' has no attribute {name!r}{hint}")

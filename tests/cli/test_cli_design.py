@@ -132,7 +132,7 @@ def test_theory_loads_no_torch():
         ("CONFIG --workers 0", "at least 1"),
         ("CONFIG --set design.seed=1", "did you mean 'seeds'?"),
         ("CONFIG --set train.lr_schedule=cosine", "lr_schedule"),
-        ("teory", "neither a config file nor one of theory"),
+        ("teory", "neither a config file nor the word theory"),
         ("nothere.toml", "nothere.toml"),
         ("", "see fedspend design --help"),
     ],

@@ -297,17 +297,11 @@ def design(session: Session) -> None:
     both(session, "design theory --k-from found --rate 0.5 --clients 6 --max-rounds 20")
 
 
-def design_choose(session: Session) -> None:
+def design_influence(session: Session) -> None:
     with_config(session, "idp-fedavg")
     session.run("design influence run.toml -o influence.json")
     session.run("design influence run.toml -o again.json --by model --json")
     session.run("plan run.toml --policy optimal --influence influence.json")
-    narrow = "--vary train.rounds=2,4 --vary policy=uniform,optimal --vary privacy.rate=0.5,0.8"
-    theory = f"design choose run.toml --contraction 0.9 --distance 5 --parameters 18 {narrow}"
-    both(session, theory)
-    session.run(f"{theory} --write best.toml")
-    session.note("best.toml", (session.folder / "best.toml").read_text(encoding="utf-8"))
-    both(session, f"design choose run.toml --simulate {narrow} --most 4 --seeds 2 -o kept")
 
 
 def data(session: Session) -> None:
@@ -354,7 +348,7 @@ STORIES: dict[str, Story] = {
     "projects": projects,
     "flower": flower,
     "design": design,
-    "design-choose": design_choose,
+    "design-influence": design_influence,
     "data": data,
     "glossary": glossary,
 }

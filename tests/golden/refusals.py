@@ -852,16 +852,6 @@ influence run.toml --directions 0
 influence run.toml --by norm
 influence run.toml -o influence.txt
 influence clinics.toml
-choose
-choose nowhere.toml
-choose run.toml --vary train.rounds
-choose run.toml --vary train.round=1,2
-choose run.toml --contraction 2
-choose run.toml --seeds 2
-choose run.toml --simulate --most 0
-choose run.toml --simulate --score auc
-choose run.toml --write best.json
-choose records.toml --contraction 0.9 --distance 5 --parameters 18
 """
 BAD_ROWS: list[str | bytes] = [
     "",

@@ -15,6 +15,8 @@ REMOVED = {
     "fedspend plan --gain-map": "write --compare uniform,optimal, at each --contraction and --tail",
     "fedspend sweep": "write fedspend compare CONFIG.toml --vary section.key=value,value",
     "fedspend.sweep": "call fedspend.compare with vary=['section.key=value,value']",
+    "fedspend design choose": "write fedspend tune CONFIG.toml --grid section.key=value,value",
+    "fedspend.design.choose": "call fedspend.tune with grid=['section.key=value,value']",
     "fedspend planner --export": "write fedspend plan CONFIG.toml --plot FILE for a picture",
     "--log": "write 2>> FILE after the command, and read rounds in metrics.jsonl",
     "fedspend completion": "the commands are listed by fedspend --help",
@@ -29,3 +31,9 @@ def refuse_removed(*written: str, where: str = "") -> None:
     for one in written:
         if one in REMOVED:
             raise InvalidInput(f"{where}{one} was removed; {REMOVED[one]}")
+
+
+def refuse_name(written: str) -> None:
+    """The same for a name of Python."""
+    if written in REMOVED:
+        raise AttributeError(f"{written} was removed; {REMOVED[written]}")

@@ -196,8 +196,7 @@ def read_search(config: Config) -> Search:
     levels, policies = config.design.noise_levels, config.design.policies
     if (levels is None) == (policies is None):
         raise InvalidInput(
-            "a search needs exactly one of noise_levels and policies under [design] in the config; "
-            "fedspend design choose CONFIG needs neither"
+            "a search needs exactly one of noise_levels and policies under [design] in the config"
         )
     rates = config.design.rates or [
         needed(config.privacy.rate, "privacy.rate", "--set privacy.rate=Q")

@@ -19,7 +19,6 @@ KEPT = {
     "compare": "runs.jsonl",
     "tune": "runs.jsonl",
     "search": "trainings.jsonl",
-    "choose": "trainings.jsonl",
 }
 
 
