@@ -17,6 +17,8 @@ REMOVED = {
     "fedspend.sweep": "call fedspend.compare with vary=['section.key=value,value']",
     "fedspend design choose": "write fedspend tune CONFIG.toml --grid section.key=value,value",
     "fedspend.design.choose": "call fedspend.tune with grid=['section.key=value,value']",
+    "design.policies": "write fedspend compare CONFIG.toml --vary privacy.policy=uniform,optimal",
+    "design.epsilons": "write fedspend compare CONFIG.toml --vary privacy.epsilon=2,8",
     "fedspend planner --export": "write fedspend plan CONFIG.toml --plot FILE for a picture",
     "--log": "write 2>> FILE after the command, and read rounds in metrics.jsonl",
     "fedspend completion": "the commands are listed by fedspend --help",

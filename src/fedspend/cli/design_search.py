@@ -98,5 +98,4 @@ def draw(findings: Findings, folder: Path, chosen: dict[str, Any] | None) -> Non
     from fedspend.report.design_plots import front_plot, solutions_plot
 
     front_plot(findings, folder / "front.png", chosen)
-    if not findings.search.over_policies:
-        solutions_plot(findings, folder / "solutions.png")
+    solutions_plot(findings, folder / "solutions.png")

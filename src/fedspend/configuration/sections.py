@@ -18,11 +18,9 @@ from fedspend.accounting.accountants import ACCOUNTANTS, AUTO
 from fedspend.configuration.keys import (
     GROUP,
     KEY,
-    POLICY,
     AnyKey,
     GroupTable,
     Key,
-    PolicyTable,
     by_column,
     choice,
     either,
@@ -579,12 +577,6 @@ class DesignSettings:
     )
     noise_levels: list[float] | None = setting(
         several(positive(""), "noise levels of dp-fedsgd to search, for every T up to train.rounds")
-    )
-    epsilons: list[float] | None = setting(
-        several(positive(""), "budgets to search policies under")
-    )
-    policies: list[PolicyTable] | None = setting(
-        tables(POLICY, "spending policies to search, with epsilons")
     )
     seeds: int | None = setting(
         whole(1, "training runs to average over, with seeds from train.seed on; default: 3")
