@@ -381,7 +381,6 @@ NAMED = {
     "individual rates": tiny_with(
         method("idp-fedavg"), {"privacy": {"policy": "individual-rates"}}
     ),
-    "grouped": tiny_with(method("idp-fedavg"), {"privacy": {"policy": "grouped"}}),
     "saving": tiny_with({"privacy": {"saving_rate": 0.4}}),
     "geometric": tiny_with({"privacy": {"weights": 1.1}}),
     "fedsgd": tiny_with(method("dp-fedsgd"), {"train": {"local_steps": 1}}),

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedspend.auditing.bounds import Coins, gaussian_estimate, lower_bound
-from fedspend.auditing.guessing import filtered, learn
+from fedspend.auditing.bounds import Coins, lower_bound
+from fedspend.auditing.guessing import learn
 from fedspend.auditing.meters import (
     Meter,
     clip_of,
@@ -81,7 +81,6 @@ class GroupAudit:
     right: int
     score: str
     method: str
-    estimate: float | None  # after Andrew et al. (2024); not a bound
     clip: Meter
     sampled: Meter
 
@@ -361,7 +360,6 @@ def judge(game: Game, group: int, seen: Observations, confidence: float) -> Grou
     guesses = int((as_in | as_out).sum())
     claimed = float(plan.epsilon[members].max())
     measured = lower_bound(right, guesses - right, coins, plan.delta, confidence)
-    linear = filtered(mine, stage.expected)
     records = plan.unit == "record"  # records' contributions are not seen one by one
     return GroupAudit(
         group=game.labels[group],
@@ -377,7 +375,6 @@ def judge(game: Game, group: int, seen: Observations, confidence: float) -> Grou
         right=right,
         score=rule.score,
         method="one run" if runs == 1 else "repeated runs" if each == 1 else "coins over runs",
-        estimate=gaussian_estimate(linear[mine.inside], linear[~mine.inside], plan.delta),
         clip=shift_of(mine, stage.expected) if records else clip_of(stage.tally, members),
         sampled=sampled_of(stage.tally, stage.taking_part, members, runs),
     )

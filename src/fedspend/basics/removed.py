@@ -19,6 +19,8 @@ REMOVED = {
     "fedspend.design.choose": "call fedspend.tune with grid=['section.key=value,value']",
     "design.policies": "write fedspend compare CONFIG.toml --vary privacy.policy=uniform,optimal",
     "design.epsilons": "write fedspend compare CONFIG.toml --vary privacy.epsilon=2,8",
+    "privacy.policy=grouped": "write uniform or individual-rates",
+    "privacy.split=equal": "write policy uniform",
     "fedspend planner --export": "write fedspend plan CONFIG.toml --plot FILE for a picture",
     "--log": "write 2>> FILE after the command, and read rounds in metrics.jsonl",
     "fedspend completion": "the commands are listed by fedspend --help",

@@ -343,11 +343,9 @@ class PrivacySettings:
         choice(
             "best",
             "rates",
-            "equal",
             help=(
                 "policy individual-rates: larger budgets get higher rates and clips, as is best "
-                "(default), or higher rates alone; policy grouped: rates by group, as is best "
-                "(default), or equal ones"
+                "(default), or higher rates alone"
             ),
         )
     )
