@@ -162,7 +162,6 @@ GOOD = {
         "proximal": 0.1,
         "gradient_clip": 1,
         "server_optimizer": "yogi",
-        "aggregation": "median",
         "server_lr": 2,
         "server_momentum": 0.5,
         "tail_average": 2,

@@ -197,36 +197,6 @@ def test_a_plan_from_python_states_the_noise_of_its_bits(short):
 # --- what is not priced, not known, or not there --------------------------------------------------
 
 
-@pytest.mark.full(only=["tune"])
-@pytest.mark.parametrize("door", ["tune", "audit"])
-def test_another_aggregation_is_certified_by_nobody(short, tmp_path, door):
-    short["train"]["aggregation"] = "median"
-    doors = {
-        "tune": lambda: tune(short, ["train.lr=0.1,0.3"], private=True, output=tmp_path / "t"),
-        "audit": lambda: fedspend.audit(short, trials=10),
-    }
-    with pytest.raises(fedspend.Refused, match="aggregation 'median' has another sensitivity"):
-        doors[door]()
-
-
-def test_an_aggregation_counts_those_who_take_part(short):
-    short["train"]["aggregation"] = "median"
-    short["privacy"]["rate"] = 0.5
-    sampled, everyone = (
-        fedspend.train(short, overrides=[f"engine.ask={asked}"])
-        for asked in ("sampled", "everyone")
-    )
-    assert everyone.metrics["loss"] == sampled.metrics["loss"]
-
-
-def test_an_aggregation_is_refused_where_only_clients_know_who_takes_part(short, monkeypatch):
-    pytest.importorskip("flwr")
-    short["train"]["aggregation"] = "median"
-    short["engine"] = {"ask": "everyone"}
-    with pytest.raises(fedspend.Refused, match="only clients know who of them takes part"):
-        through_flower(short, monkeypatch)
-
-
 def test_nobody_says_that_updates_are_not_clipped_who_does_not_know():
     import numpy as np
 

@@ -1,5 +1,6 @@
 """What was removed is refused with its sentence of one table, wherever it is written."""
 
+from functools import partial
 from operator import attrgetter
 
 import advised
@@ -9,9 +10,10 @@ import fedspend
 from fedspend.basics.removed import REMOVED
 from fedspend.configuration.config import any_config, config_of
 
-OF_PYTHON = [one for one in REMOVED if one.startswith("fedspend.")]
+OF_PYTHON = [one for one in REMOVED if one.startswith("fedspend.") and "(" not in one]
+OF_CALLS = [one for one in REMOVED if one.startswith("fedspend.") and "(" in one]
 OF_COMMANDS = [one for one in REMOVED if one.startswith(("fedspend ", "--"))]
-OF_CONFIGS = [one for one in REMOVED if one not in (*OF_PYTHON, *OF_COMMANDS)]
+OF_CONFIGS = [one for one in REMOVED if one not in (*OF_PYTHON, *OF_CALLS, *OF_COMMANDS)]
 
 
 @pytest.mark.parametrize("written", OF_COMMANDS)
@@ -39,6 +41,18 @@ def test_configs_say_what_to_write_now(written):
 def test_python_says_what_to_write_now(written):
     with pytest.raises(AttributeError) as refused:
         attrgetter(written.removeprefix("fedspend."))(fedspend)
+    assert str(refused.value) == f"{written} was removed; {REMOVED[written]}"
+
+
+@pytest.mark.parametrize("written", OF_CALLS)
+def test_calls_say_what_to_write_now(written):
+    function, _, given = written.removeprefix("fedspend.").removesuffix(")").partition("(")
+    if given.endswith("="):
+        call = partial(getattr(fedspend, function), **{given.removesuffix("="): 1})
+    else:
+        call = partial(fedspend.register, given.strip("'"), "mine", print, help="my own")
+    with pytest.raises(fedspend.InvalidInput) as refused:
+        call()
     assert str(refused.value) == f"{written} was removed; {REMOVED[written]}"
 
 

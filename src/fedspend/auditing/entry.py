@@ -50,7 +50,6 @@ from fedspend.data.loading import DATA_SETS
 from fedspend.errors import InvalidInput, Refused, finite_number, whole_number
 from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import group_clients
-from fedspend.runs.running import refuse_aggregation
 from fedspend.runs.setup import Setup, from_config
 
 if TYPE_CHECKING:
@@ -202,7 +201,6 @@ def audit(
     settings = any_config(config, overrides)
     refuse_real_rows(settings, train_others=train_others)
     setup = from_config(settings)
-    refuse_aggregation(setup, kept=True)  # the plan's claim is not about it
     stage, plan = stage_of(setup, seed, train_others=train_others)
     game = game_of(stage, plan, canaries, trials)
     seen = play(game, progress)

@@ -48,7 +48,6 @@ from fedspend.configuration.keys import (
 from fedspend.data.partition import PARTITIONS
 from fedspend.engines.table import ENGINES
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
-from fedspend.server.aggregation import AGGREGATIONS
 from fedspend.server.steps import SERVER_STEPS
 from fedspend.tasks.table import LOSSES, METRICS
 
@@ -458,13 +457,6 @@ class TrainSettings:
     )
     server_optimizer: str | None = setting(
         registered(SERVER_STEPS, help="what the server makes of a release; default: sgd")
-    )
-    aggregation: str | None = setting(
-        registered(
-            AGGREGATIONS,
-            help="how updates are combined; default: mean, the only one that a plan pays for; the "
-            "others are for simulations that are not kept",
-        )
     )
     server_lr: float = setting(positive("learning rate of the server"), 1.0)
     server_momentum: float = setting(
