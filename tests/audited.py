@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from before.since import plan_as_it_was
 from lib.configs import changed, small
+from lib.gaussian import gaussian_epsilon
 
 import fedspend.client.bounding
 import fedspend.client.record_steps
@@ -25,7 +26,6 @@ import fedspend.runs.setup
 import fedspend.server.answers
 import fedspend.server.mechanism
 import fedspend.server.rounds
-from fedspend.auditing.bounds import gaussian_epsilon
 
 BASE = small(
     "plain",

@@ -24,9 +24,9 @@ FILES = {
     "src/fedspend/runs/training.py": "import fedspend.server.release\n",
     "src/fedspend/report/page.py": "",
     "src/fedspend/report/assets/page.css": "",
-    "src/fedspend/cli/main.py": "from fedspend.cli import plan, what_if\n",
+    "src/fedspend/cli/main.py": "from fedspend.cli import plan, at_once\n",
     "src/fedspend/cli/plan.py": "from fedspend.noise import grid\n",
-    "src/fedspend/cli/what_if.py": "",
+    "src/fedspend/cli/at_once.py": "",
     "tests/conftest.py": (
         "from lib import marks\nfrom tiny import TINY\nfrom places import Server\n\n\n"
         "@pytest.fixture\ndef run():\n    from fedspend.cli.main import main\n\n\n"
@@ -47,7 +47,7 @@ FILES = {
     "tests/runs/test_train.py": "import fedspend\n\n\ndef test():\n    fedspend.train()\n",
     "tests/runs/test_patched.py": "def test(m):\n    m.setattr('fedspend.noise.grid.Grid', 1)\n",
     "tests/cli/test_plan.py": "def test(run):\n    run('plan')\n",
-    "tests/cli/test_what_if.py": "def test(run):\n    run('what-if', 'x')\n",
+    "tests/cli/test_at_once.py": "def test(run):\n    run('at-once', 'x')\n",
     "tests/report/conftest.py": "",
     "tests/report/test_look.py": "pytestmark = pytest.mark.usefixtures('place')\n",
     "tests/deployment/test_real.py": "import fedspend.noise.grid\n",
@@ -75,7 +75,7 @@ CHANGES = {
         "tests/runs/test_train.py",
     ],
     "src/fedspend/report/assets/page.css": ["tests/report/test_look.py"],
-    "src/fedspend/cli/what_if.py": ["tests/cli/test_plan.py", "tests/cli/test_what_if.py"],
+    "src/fedspend/cli/at_once.py": ["tests/cli/test_plan.py", "tests/cli/test_at_once.py"],
     "tests/tiny.py": ["tests/report/test_look.py"],
     "tests/server/helping.py": RELEASE,
     "tests/server/numbers.csv": [*RELEASE, "tests/server/test_steps.py"],

@@ -17,7 +17,7 @@ from fedspend.cli.main import main
 from fedspend.configuration import effects, sections
 from fedspend.configuration.config import config_of, load_config, needed
 from fedspend.configuration.effects import refuse_without_effect
-from fedspend.configuration.keys import GROUP, KEY, POLICY, GroupTable, PolicyTable
+from fedspend.configuration.keys import GROUP, KEY, GroupTable
 from fedspend.configuration.sections import SECTIONS
 from fedspend.configuration.toml_lines import value_lines
 from fedspend.errors import InvalidInput
@@ -162,7 +162,6 @@ GOOD = {
         "proximal": 0.1,
         "gradient_clip": 1,
         "server_optimizer": "yogi",
-        "aggregation": "median",
         "server_lr": 2,
         "server_momentum": 0.5,
         "tail_average": 2,
@@ -181,8 +180,6 @@ GOOD = {
     "design": {
         "rates": [0.5],
         "noise_levels": [0.1],
-        "epsilons": [1],
-        "policies": [{"policy": "geometric", "ratio": 1.1, "saving_rate": 0.5, "transition": 2}],
         "seeds": 2,
     },
     "shape": {"blur": 0.4, "lus": 0.5},
@@ -260,8 +257,7 @@ def test_every_field_is_read_into_its_type(name):
 
 def test_tables_inside_lists_have_the_keys_of_their_types():
     assert list(GroupTable.__annotations__) == list(GROUP)
-    assert list(PolicyTable.__annotations__) == list(POLICY)
-    assert all(key.help for keys in (GROUP, POLICY) for key in keys.values())
+    assert all(key.help for key in GROUP.values())
 
 
 def test_what_is_needed_is_asked_for_by_its_own_name():
@@ -670,12 +666,6 @@ def test_every_policy_of_a_method_makes_another_plan(chosen, method):
         (settings,) = found.values()
         hashes[policy] = resolve(settings).request.plan().hash
     assert len(set(hashes.values())) == len(hashes)
-
-
-def test_the_literal_policy_may_be_searched():
-    listed = [{"policy": "spend-as-you-go-literal", "saving_rate": 0.3}]
-    config = config_of(PLAIN | {"design": {"epsilons": [2.0], "policies": listed}})
-    assert config.design.policies == listed
 
 
 def test_the_rules_know_the_models_the_methods_and_the_keys():

@@ -31,7 +31,7 @@ EMPTY = ""
 import sys
 
 if "--help" in sys.argv:
-    print("usage: fedspend COMMAND\\n\\n    plan      make one\\n    what-if\\n      goes on")
+    print("usage: fedspend COMMAND\\n\\n    plan      make one\\n    at-once\\n      goes on")
 else:
     from fedspend.used import train_model
 

@@ -540,28 +540,12 @@ def test_results_files_hold_whole_runs():
             assert {"key", "study", "label", "lr", "clip", "seed", "held_out"} <= set(line)
 
 
-@pytest.mark.parametrize("cell", targets.CELLS, ids=lambda cell: "-".join(cell.label))
-def test_the_search_of_a_target_begins_with_a_config_that_choose_takes(cell):
-    from fedspend.configuration.config import config_of
-    from fedspend.configuration.effects import refuse_without_effect
-    from fedspend.design.choices import checked_axes, own_candidate
-
-    config = config_of(experiment.by_section(cell.settings()))
-    refuse_without_effect(config)
-    axes = checked_axes(config, cell.axes, simulated=True)
-    start = own_candidate(config, axes)
-    assert all(start[axis] in values for axis, values in axes.items())
-    assert set(axes) >= {"train.rounds", "privacy.rate", "policy", "schedule"}
-    assert config.privacy.delta == 1e-5
-    assert config.data.clients == (80 if cell.data == "adult" else 100)
-
-
-def test_a_target_is_searched_on_held_out_rows_and_measured_once(tmp_path, monkeypatch):
-    """The whole study on small data: what is held out, which seeds, and that it resumes."""
+def test_a_target_is_measured_once_and_goes_on(tmp_path, monkeypatch):
+    """The study on small data, after a search: which seeds, and that it resumes."""
     small = {**SMALL, "train.lr": 0.2, "privacy.clip": 1.0}
+    best = {"train.lr": 0.4, "privacy.clip": 1.0, "schedule": "constant", "policy": "uniform"}
     cell = targets.Cell("digits", (20.0, 20.0, 20.0), 50.0, 3, 1, 1)
     monkeypatch.setattr(targets.Cell, "settings", lambda _: dict(small))
-    monkeypatch.setattr(targets.Cell, "axes", {"train.lr": (0.2, 0.4), **_still(small)})
     monkeypatch.setattr(targets, "CELLS", (cell,))
     monkeypatch.setattr(targets, "without_privacy", lambda _: replace(ARM, tries=1))
     monkeypatch.setattr(targets, "SEEDS", (1, 2))
@@ -569,29 +553,19 @@ def test_a_target_is_searched_on_held_out_rows_and_measured_once(tmp_path, monke
     monkeypatch.setattr(targets_page, "SEEDS", (1, 2))
     monkeypatch.setitem(targets_page.NAMES, "digits", "digits")
     results = Results.read(tmp_path / "targets.jsonl")
+    line = {"study": targets.STUDY, "label": [*cell.label, "search"], "best": best, "tried": 3}
+    line |= {"lr": 0.4, "clip": 1.0, "seed": 9, "held_out": HELD_OUT, "worth": [], "seconds": 1.0}
+    results.add({"key": targets.search_key(cell), **line})
     targets.run(results)
-    search, *runs = [line for line in results.found.values() if line["study"] == targets.STUDY]
-    assert search["held_out"] == HELD_OUT
+    _, *runs = [line for line in results.found.values() if line["study"] == targets.STUDY]
     assert [line["seed"] for line in runs] == [1, 2]
-    assert all(line["held_out"] == 0 for line in runs)
+    assert all((line["held_out"], line["lr"]) == (0, 0.4) for line in runs)
     before = (tmp_path / "targets.jsonl").read_bytes()
     targets.run(Results.read(tmp_path / "targets.jsonl"))
     assert (tmp_path / "targets.jsonl").read_bytes() == before
     table = targets_page.table(Finished.read(tmp_path / "targets.jsonl"))
     mean = 50 * sum(line["accuracy"] for line in runs)
     assert f"| {mean:.1f} ± " in table
-
-
-def _still(settings):
-    """Axes that stay as they are."""
-    return {
-        "train.rounds": (settings["train.rounds"],),
-        "privacy.rate": (settings["privacy.rate"],),
-        "schedule": ("constant",),
-        "train.tail_average": (1,),
-        "policy": ("uniform",),
-        "privacy.clip": (1.0,),
-    }
 
 
 # --- the other studies, each on a few rows ---

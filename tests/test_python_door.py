@@ -19,7 +19,7 @@ from fedspend.errors import InvalidInput, Refused
 
 TINY = small()
 NAMES = [
-    *("plan", "verify", "train", "compare", "sweep", "audit", "tune", "predict", "load_model"),
+    *("plan", "verify", "train", "compare", "audit", "tune", "predict", "load_model"),
     *("make_report", "Ledger", "Result", "Plan", "InvalidInput", "Refused"),
     *("publish", "verify_run", "verify_publication", "register"),
     *("explain", "what_if", "glossary", "data_sets", "get_data", "check_data", "new_keys"),
@@ -189,8 +189,6 @@ def test_what_is_missing_is_named():
         lambda: fedspend.compare(TINY, ["fedavg"], vary=["train.seed=1,2"]),
         lambda: fedspend.compare(TINY, ["fedavg"], vary=["shape.luss=1,2"]),
         lambda: fedspend.compare(TINY, ["fedavg"], seeds=0),
-        lambda: fedspend.sweep(TINY, {"train.lr": []}),
-        lambda: fedspend.sweep(TINY, {"train.lrr": [1]}),
         lambda: fedspend.audit(TINY, overrides=["data.name=nothing"]),
         lambda: fedspend.audit(TINY, confidence=2),
         lambda: fedspend.make_report("nowhere"),
@@ -389,7 +387,7 @@ def test_what_if_is_what_the_command_line_says(plan, plan_file, capsys):
     from fedspend.cli.main import main
 
     found = fedspend.what_if(plan, client="0", leaves=1)
-    assert main(["what-if", str(plan_file), "--client", "0", "--leaves", "1", "--json"]) == 0
+    assert main(["explain", str(plan_file), "--client", "0", "--leaves", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"plan": str(plan_file)} | found.numbers()
     assert repr(found).startswith("<client 0 leaves after round 1 of 2: spent ")
     assert "given back" in found._repr_html_()

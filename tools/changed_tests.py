@@ -212,7 +212,7 @@ def reached_files(tree: Tree, path: str) -> set[str]:
 
 
 def _commands(tree: Tree, text: str) -> set[str]:
-    """The module of the command that a string begins with: "what-if", "ledger show"."""
+    """The module of the command that a string begins with: "flower", "ledger show"."""
     word = text.removeprefix("fedspend ").partition(" ")[0].replace("-", "_")
     names = (f"{PACKAGE}cli/{word}.py", f"{PACKAGE}cli/{word}/__init__.py") if word else ()
     return {name for name in names if name in tree.texts}

@@ -111,11 +111,6 @@ def gradient(start: Any, update: Any, rows: Any, goal: Any, local: Any) -> Any:
 
 
 def register() -> None:
-    import fedspend
+    from fedspend.engines.table import ENGINES, EngineEntry
 
-    fedspend.register(
-        "engine",
-        NAME,
-        lambda work, _workers: fast(work),
-        help="LUS at the final local model",
-    )
+    ENGINES.add(EngineEntry(NAME, "LUS at the final local model", make=lambda work, _: fast(work)))

@@ -1,9 +1,9 @@
 """The best that fedspend does at the budgets of Kiani et al. (2025), with rounds and rate free.
 
-For each data set and budget, `fedspend.design.choose` looks for the best setting with trainings on
-held-out training rows; the one that it finds is then measured once on the test rows, with five
-seeds. Beside it is FedAvg without privacy with the same model, as the study `kiani` has it: 25
-rounds at rate 0.9, its learning rate searched.
+For each data set and budget, version 0.2.0 looked for the best setting with trainings on held-out
+training rows, and its results file says what it found (`searched`); that setting is measured once
+on the test rows, with five seeds. Beside it is FedAvg without privacy with the same model, as the
+study `kiani` has it: 25 rounds at rate 0.9, its learning rate searched.
 
     FEDSPEND_DATA=... .venv/bin/python benchmarks/evidence/run_all.py --only targets
 """
@@ -11,14 +11,12 @@ rounds at rate 0.9, its learning rate searched.
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
 import kiani
 import over_time
 from experiment import (
-    HELD_OUT,
     SEEDS,
     TUNING_SEED,
     Arm,
@@ -29,9 +27,8 @@ from experiment import (
     key_of,
     prepared,
 )
-from in_memory import in_memory
 
-from fedspend.errors import FedspendWarning
+from fedspend.configuration.config import config_of
 
 STUDY = "targets"
 CHOSEN = "chosen"  # label of the runs of what the search found
@@ -156,45 +153,8 @@ def search_key(cell: Cell) -> str:
 
 
 def searched(results: Results, cell: Cell) -> dict[str, Any]:
-    """What `design choose` finds on held-out rows: from the file, or now."""
-    key = search_key(cell)
-    if key not in results.found:
-        from fedspend.design import choose
-
-        began = time.process_time()
-        settings = in_memory(cell.settings() | {"train.seed": TUNING_SEED})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FedspendWarning)
-            found = choose(
-                by_section(settings | {"data.validation": HELD_OUT}),
-                vary=cell.axes,
-                simulate=True,
-                propose=False,
-                folder=results.path.parent / "searches" / "-".join(cell.label).replace("/", "-"),
-                most=cell.most,
-                finalists=cell.finalists,
-                seeds=cell.seeds,
-                progress=lambda done, most: print(
-                    time.strftime("%H:%M:%S"), *cell.label, f"{done} of {most}", flush=True
-                ),
-            )
-        document = found.document()
-        results.add(
-            {
-                "key": key,
-                "study": STUDY,
-                "label": [*cell.label, "search"],
-                **rate_and_clip(found.best.fields),
-                "seed": TUNING_SEED,
-                "held_out": HELD_OUT,
-                "best": found.best.fields,
-                "tried": document["tried"],
-                "candidates": document["candidates"],
-                "worth": document["worth"],
-                "seconds": round(time.process_time() - began, 2),
-            }
-        )
-    return results.found[key]
+    """What the search of version 0.2.0 (`design choose`) found on held-out rows, from the file."""
+    return results.found[search_key(cell)]
 
 
 def rate_and_clip(best: Settings) -> dict[str, float]:
@@ -204,13 +164,15 @@ def rate_and_clip(best: Settings) -> dict[str, float]:
 
 def chosen(cell: Cell, best: Settings) -> dict[str, Any]:
     """Every setting of the run that the search recommends."""
-    from fedspend.configuration.config import config_of
-    from fedspend.design.choices import Candidate, config_of_candidate
-
-    config = config_of_candidate(config_of(by_section(cell.settings())), Candidate.of(dict(best)))
+    words = {name: value for name, value in best.items() if "." not in name}
+    schedule, _, clips = words["schedule"].partition("/")
+    made = cell.settings() | {name: best[name] for name in best if name not in words}
+    made |= {"privacy.policy": words["policy"], "train.lr_schedule": schedule}
+    made |= {"privacy.clip_schedule": clips} if clips else {}
+    made |= {"method.name": "time-adaptive"} if words["policy"] == "optimal" else {}
     return {
         f"{section}.{key}": value
-        for section, table in config.values.items()
+        for section, table in config_of(by_section(made)).values.items()
         for key, value in table.items()
     }
 

@@ -23,10 +23,18 @@ from over_time_page import COLUMNS
 from tables import accuracy, gain, markdown
 from targets import CELLS, Cell
 
-from fedspend.design.choices import said, short
 from fedspend.runs.comparison import interval
 
 NAMES = {"fashion-mnist": "Fashion-MNIST", "mnist": "MNIST", "adult": "Adult"}
+
+
+def short(axis: str) -> str:
+    """The name of an axis in a table."""
+    return axis.rpartition(".")[2].removesuffix("_average").replace("_", " ")
+
+
+def said(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def title(cell: Cell) -> str:

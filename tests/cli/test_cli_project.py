@@ -134,7 +134,7 @@ def test_who_leaves_a_run_of_a_project(run, tmp_path, ledger_of_this_user):
     plan.save(tmp_path / "plan.json")
     with Ledger.create(ledger_of_this_user, simulation=False, project="clinics") as ledger:
         ledger.register(["a", "b"], [3.0, 5.0], delta=1e-3)
-    asked = ("what-if", tmp_path / "plan.json", "--client", "a", "--leaves", "2", "--json")
+    asked = ("explain", tmp_path / "plan.json", "--client", "a", "--leaves", "2", "--json")
     own = ("--ledger", ledger_of_this_user, "--project", "clinics")
     found = json.loads(run(*asked, *own).out)
     assert found["budget"] == 3.0

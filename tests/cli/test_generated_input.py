@@ -95,7 +95,7 @@ def of_flags(draw, folder):
         one
         for action in parsers[name]._actions
         for one in action.option_strings
-        if one not in ("-h", "--help", "--log", "--watch")
+        if one not in ("-h", "--help", "--watch")
     ]
     argv = [name, *draw.choices(FLAG_VALUES, k=draw.randrange(2))]
     for _ in range(draw.randrange(1, 4)):

@@ -148,7 +148,7 @@ def test_on_the_command_line(tmp_path, capsys):
     plan = plan_of()
     plan.save(tmp_path / "plan.json")
     opened(tmp_path / "l.db", plan, 2).close()
-    words = ["what-if", str(tmp_path / "plan.json"), "--client", "a", "--leaves", "4"]
+    words = ["explain", str(tmp_path / "plan.json"), "--client", "a", "--leaves", "4"]
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "client a leaves after round 4 of 10" in shown

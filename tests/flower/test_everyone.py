@@ -256,8 +256,9 @@ def test_where_clients_cannot_decide_it_is_refused(tiny, changes, why):
     """An engine of somebody's own may not know of coins, and everyone would take part."""
     from fedspend.engines.reference import ReferenceEngine
     from fedspend.engines.table import ENGINES as TABLE
+    from fedspend.engines.table import EngineEntry
 
-    fedspend.register("engine", "mine", lambda work, _: ReferenceEngine(work), help="my own")
+    TABLE.add(EngineEntry("mine", "my own", make=lambda work, _: ReferenceEngine(work)))
     try:
         config = tiny | {"engine": {"ask": "everyone"}}
         for section, values in changes.items():

@@ -17,7 +17,7 @@ FILES = Path(__file__).parent / "files"
 QUICK = 0.5  # seconds; what takes longer is for make test-full
 # Of those that take no time, the folders and files.
 QUICK_FOLDERS = ("help", "sentences")
-QUICK_FILES = ("said/glossary.txt", "said/data.txt", "said/completion.txt", "said/new.txt")
+QUICK_FILES = ("said/glossary.txt", "said/data.txt", "said/new.txt")
 
 
 @dataclass(frozen=True)

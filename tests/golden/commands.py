@@ -48,7 +48,6 @@ def plan(session: Session) -> None:
     session.run(f"plan {flags} --policy individual-rates --accountant pld")
     session.run(f"plan {flags} -o plan.json --plot plan.svg")
     session.run(f"plan {flags} -o plan.json")
-    session.run(f"plan {flags} --gain-map map.png")
     session.write(
         "budgets.csv", "client,epsilon,group\nanna,1,phone\nbert,2,clinic\ncora,2,clinic\n"
     )
@@ -90,11 +89,11 @@ def explain(session: Session) -> None:
     session.run("explain records.json --json")
 
 
-def what_if(session: Session) -> None:
+def explain_leaving(session: Session) -> None:
     for kind, who in (("time-adaptive", "client"), ("rpdp", "record")):
         with_config(session, kind)
         session.run(f"plan run.toml -o {kind}.json", only="nothing")
-        both(session, f"what-if {kind}.json --{who} 1 --leaves 2")
+        both(session, f"explain {kind}.json --{who} 1 --leaves 2")
 
 
 def train(session: Session) -> None:
@@ -153,18 +152,11 @@ def predict(session: Session) -> None:
 def compare(session: Session) -> None:
     with_config(session, "idp-fedavg")
     both(session, "compare run.toml --methods fedavg,dp-fedavg,idp-fedavg --seeds 2 --workers 1")
+    session.run("compare run.toml --vary train.lr=0.1,0.3 --seeds 2 --workers 1")
     vary = "compare run.toml --methods idp-fedavg --vary privacy.clip=0.5,1 --seeds 2 --workers 1"
     both(session, vary)
     for table in ("csv", "markdown", "latex"):
         session.run(f"{vary} --table {table}")
-
-
-def sweep(session: Session) -> None:
-    with_config(session, "idp-fedavg")
-    line = "sweep run.toml --over train.lr=0.1,0.3 --seeds 2 --workers 1"
-    both(session, line)
-    for table in ("csv", "markdown", "latex"):
-        session.run(f"{line} --table {table}")
 
 
 def tune(session: Session) -> None:
@@ -214,7 +206,7 @@ def ledger(session: Session) -> None:
     session.run(f"ledger register lifetime.csv --delta 1e-3 {at}")
     session.run(f"plan run.toml {at} -o plan.json")
     session.hide_plan("plan.json")
-    both(session, f"what-if plan.json --client north --leaves 2 {at}")
+    both(session, f"explain plan.json --client north --leaves 2 {at}")
     session.run(f"train run.toml -o one {at}")
     session.run(f"train run.toml -o two {at}")
     for name in ("north", "south", "east"):
@@ -305,17 +297,11 @@ def design(session: Session) -> None:
     both(session, "design theory --k-from found --rate 0.5 --clients 6 --max-rounds 20")
 
 
-def design_choose(session: Session) -> None:
+def design_influence(session: Session) -> None:
     with_config(session, "idp-fedavg")
     session.run("design influence run.toml -o influence.json")
     session.run("design influence run.toml -o again.json --by model --json")
     session.run("plan run.toml --policy optimal --influence influence.json")
-    narrow = "--vary train.rounds=2,4 --vary policy=uniform,optimal --vary privacy.rate=0.5,0.8"
-    theory = f"design choose run.toml --contraction 0.9 --distance 5 --parameters 18 {narrow}"
-    both(session, theory)
-    session.run(f"{theory} --write best.toml")
-    session.note("best.toml", (session.folder / "best.toml").read_text(encoding="utf-8"))
-    both(session, f"design choose run.toml --simulate {narrow} --most 4 --seeds 2 -o kept")
 
 
 def data(session: Session) -> None:
@@ -340,12 +326,6 @@ def glossary(session: Session) -> None:
     both(session, "glossary", "glossary epsilon")
 
 
-def completion(session: Session) -> None:
-    for shell in ("bash", "zsh", "fish"):
-        session.run(f"completion {shell}")
-    session.run("--version")
-
-
 def _listing(folder: Path) -> str:
     return "\n".join(sorted(str(path.relative_to(folder)) for path in folder.rglob("*")))
 
@@ -355,22 +335,20 @@ STORIES: dict[str, Story] = {
     "plan": plan,
     "verify": verify,
     "explain": explain,
-    "what-if": what_if,
+    "explain-leaving": explain_leaving,
     "audit": audit,
     "train": train,
     "train-every-method": train_every_method,
     "predict": predict,
     "signed": signed,
     "compare": compare,
-    "sweep": sweep,
     "tune": tune,
     "records": records,
     "ledger": ledger,
     "projects": projects,
     "flower": flower,
     "design": design,
-    "design-choose": design_choose,
+    "design-influence": design_influence,
     "data": data,
     "glossary": glossary,
-    "completion": completion,
 }

@@ -39,10 +39,7 @@ TRAINED = {
         "--set train.local_epochs=1"
     ),
 }
-EXTENDING = (
-    *("policy", "method", "accountant", "engine", "data_set", "partition"),
-    *("server_step", "aggregation"),
-)
+EXTENDING = (*("policy", "method", "data_set", "partition", "server_step"),)
 
 
 def configs() -> list[Path]:
@@ -60,18 +57,15 @@ def done_with(name: str) -> str:
 
 @contextlib.contextmanager
 def registries_as_before() -> Iterator[None]:
-    from fedspend.accounting.accountants import ACCOUNTANTS
     from fedspend.data import DATA_SETS, PARTITIONS
-    from fedspend.engines.table import ENGINES
     from fedspend.planning.policies import POLICIES
-    from fedspend.server.aggregation import AGGREGATIONS
     from fedspend.server.methods.table import METHODS
     from fedspend.server.steps import SERVER_STEPS
     from fedspend.tasks.table import LOSSES
     from fedspend.tasks.table import METRICS as TASK_METRICS
 
     registries = (
-        *(ACCOUNTANTS, DATA_SETS, PARTITIONS, ENGINES, POLICIES, AGGREGATIONS, METHODS),
+        *(DATA_SETS, PARTITIONS, POLICIES, METHODS),
         *(SERVER_STEPS, LOSSES, TASK_METRICS),
     )
     before = [registry.names for registry in registries]

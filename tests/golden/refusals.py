@@ -184,8 +184,6 @@ data lst
 glossary
 glossary epsilom
 glossary quux
-completion
-completion powershell
 new
 new folder
 new fresh --template own-dta
@@ -215,13 +213,10 @@ plan {SMALL} -o nowhere/plan.json
 plan {SMALL} -o folder/file.txt
 plan {SMALL} --plot plan.gif
 plan {SMALL} --plot nowhere/plan.png
-plan {SMALL} --log folder
-plan {SMALL} --log nowhere/x.log
 plan {SMALL} --ledger nowhere.db
 plan {SMALL} --ledger folder
 plan {SMALL} --ledger ""
 plan {SMALL} --project clinics
-plan {SMALL} --gain-map map.gif
 plan --budgets nowhere.csv {TERMS}
 plan --budgets folder {TERMS}
 plan records.toml --compare uniform,strictest
@@ -332,13 +327,15 @@ explain plan.json --group ten
 explain plan.json --client 1 --group 10
 explain plan.json --observer nobody
 explain plan.json --observer plan --plot x.gif
-what-if plan.json --leaves 2
-what-if plan.json --client 1 --record 1 --leaves 2
-what-if plan.json --client 99 --leaves 2
-what-if plan.json --client 1 --leaves 5
-what-if plan.json --client 1 --leaves -1
-what-if plan.json --client 1 --leaves two
-what-if plan.json --client 1 --leaves 2 --ledger nowhere.db
+explain plan.json --leaves 2
+explain plan.json --client 1 --record 1 --leaves 2
+explain plan.json --client 99 --leaves 2
+explain plan.json --client 1 --leaves 5
+explain plan.json --client 1 --leaves -1
+explain plan.json --client 1 --leaves two
+explain plan.json --client 1 --leaves 2 --ledger nowhere.db
+explain plan.json --client 1 --leaves 2 --delta 1e-5
+explain plan.json --client 1 --ledger nowhere.db
 """,
     )
 
@@ -404,12 +401,6 @@ compare run.toml --methods fedavg --seeds 2 --vary privacy.clip=1,2
 compare run.toml --methods dp-fedavg --seeds 2 --vary design.seeds=1,2
 compare run.toml --methods rpdp --seeds 2 --vary privacy.policy=uniform,geometric
 compare clinics.toml --methods fedavg,dp-fedavg --seeds 2
-sweep run.toml
-sweep run.toml --over train.lr
-sweep run.toml --over train.lr=
-sweep run.toml --over train.lrr=0.1,0.2
-sweep run.toml --over train.lr=0.1,0.1
-sweep clinics.toml --over train.lr=0.1,0.2
 tune run.toml
 tune run.toml --grid train.lr
 tune run.toml --grid train.lr=0.1 --seeds 0
@@ -861,16 +852,6 @@ influence run.toml --directions 0
 influence run.toml --by norm
 influence run.toml -o influence.txt
 influence clinics.toml
-choose
-choose nowhere.toml
-choose run.toml --vary train.rounds
-choose run.toml --vary train.round=1,2
-choose run.toml --contraction 2
-choose run.toml --seeds 2
-choose run.toml --simulate --most 0
-choose run.toml --simulate --score auc
-choose run.toml --write best.json
-choose records.toml --contraction 0.9 --distance 5 --parameters 18
 """
 BAD_ROWS: list[str | bytes] = [
     "",

@@ -18,7 +18,6 @@ import fedspend
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput, Refused
 from fedspend.explanation.observed import at_once, sights
-from fedspend.pages.planner import export
 from fedspend.pages.planner.answers import answer, plan_of
 from fedspend.pages.planner.page import planner_page
 from fedspend.pages.planner.settings import (
@@ -172,35 +171,6 @@ def test_a_plan_that_was_altered_is_refused_by_its_own_name():
         settings_of(text.replace('"rounds": 2', '"rounds": 3'), "mine")
 
 
-@pytest.mark.full
-def test_an_exported_page_carries_the_planners_answers(monkeypatch):
-    for name, values in {
-        "SCALES": (0.5, 1),
-        "ROUNDS": (3,),
-        "RATES": (0.5,),
-        "DELTAS": (1e-5,),
-    }.items():
-        monkeypatch.setattr(export, name, values)
-    start = Settings(groups=((4.0, 5), (8.0, 5)), rounds=4)
-    page = export.exported_page(start)
-    carried = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
-    tables = carried["tables"]
-    axes = dict(tables["axes"])
-    assert axes["scale"] == [0.5, 1]
-    assert axes["rounds"] == [3, 4]
-    assert len(tables["answers"]) == 2 * 2 * 2 * (2 + 1)  # optimal has two tails, uniform none
-    for key, found in tables["answers"].items():
-        places = dict(zip(axes, map(int, key.split(",")), strict=True))
-        value = {name: None if n < 0 else axes[name][n] for name, n in places.items()}
-        scale, policy, rounds, rate, delta, tail = value.values()
-        groups = ((4.0 * scale, 5), (8.0 * scale, 5))
-        asked = Settings(groups, rounds, rate, delta, policy, tail=tail)
-        assert found["plan"]["hash"] == plan_of(asked, exact=False).hash
-    assert printed(found["command"])["hash"] == plan_of(asked, exact=True).hash
-    assert "connect-src" not in page  # it asks nobody
-    assert "computed beforehand" in page
-
-
 def test_a_name_in_a_page_cannot_end_its_data():
     page = planner_page(Settings(policy="uniform"))
     assert "</script" not in re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1]
@@ -212,8 +182,6 @@ def test_a_name_in_a_page_cannot_end_its_data():
     [
         (["--port", "70000"], "65535"),
         (["--port", "x"], "must be a whole number"),
-        (["--export", "planner.pdf"], ".html"),
-        (["--export", "nowhere/planner.html"], "nowhere"),
         (["missing.toml"], "missing.toml"),
     ],
 )

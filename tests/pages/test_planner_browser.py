@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from browsing import LOW_CONTRAST, NEEDS_CHROMIUM, asked_for, look, screenshot, until, words_of
 
-from fedspend.pages.planner import export
 from fedspend.pages.planner.answers import answer
 from fedspend.pages.planner.settings import Settings
 from fedspend.pages.planner.site import planner_site
@@ -22,17 +21,6 @@ START = Settings(groups=((4.0, 30), (8.0, 70)), rounds=6)
 def address():
     with planner_site(START) as site, serving(site) as served:
         yield served.address
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / "planner.html"
-    with pytest.MonkeyPatch.context() as patch:
-        few = {"SCALES": (1, 2), "ROUNDS": (3,), "RATES": (0.9,), "DELTAS": (1e-5,)}
-        for name, values in few.items():
-            patch.setattr(export, name, values)
-        path.write_text(export.exported_page(START), encoding="utf-8")
-    return path.as_uri()
 
 
 def results(browser) -> dict:
@@ -193,20 +181,3 @@ def test_a_config_is_opened(browser, address, tmp_path):
     while "neither" not in words_of(browser, "status") and time.monotonic() < end:
         time.sleep(0.05)
     assert "mine.toml is neither a plan nor a config" in words_of(browser, "status")
-
-
-def test_the_exported_page_works_without_a_server(browser, exported):
-    from selenium.webdriver.support.ui import Select
-
-    look(browser, exported, width=390)
-    first = wait(browser)
-    assert first["hash"] == hash_of(Settings(START.groups, rounds=6, tail=1), exact=False)
-    Select(browser.find_element("id", "policy")).select_by_value("uniform")
-    Select(browser.find_element("id", "scale")).select_by_value("2")
-    Select(browser.find_element("id", "rounds")).select_by_value("3")
-    doubled = Settings(((8.0, 30), (16.0, 70)), rounds=3, policy="uniform")
-    wait(browser, hash=hash_of(doubled, exact=False))
-    assert "beforehand" in words_of(browser, "status")
-    assert browser.get_log("browser") == []
-    assert asked_for(browser) == {exported}
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390

@@ -28,6 +28,7 @@ from contracts import test_lossy as lossy
 from contracts import test_raw_input as raw
 from contracts.workshop import COHORT, ENGINES, Data, outcome, tasks_for
 from lib.configs import small
+from lib.gaussian import gaussian_epsilon
 from lib.noise import has_deviation
 from lib.runs import killed, stopped
 from test_verification import tampered
@@ -35,7 +36,6 @@ from torch import nn
 
 import fedspend
 from fedspend.accounting import pld
-from fedspend.auditing.bounds import gaussian_epsilon
 from fedspend.basics import files
 from fedspend.client import bounding, gradients, work
 from fedspend.client.bounding import Bounded

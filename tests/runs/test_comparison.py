@@ -116,10 +116,6 @@ def test_the_model_that_a_stopping_rule_keeps_is_the_one_compared():
             stop, ["dp-fedavg"], 1, overrides=at, workers=1, progress=False, vary=vary
         )
         assert found.final[:, 0].tolist() == [alone.value, alone.metrics[-1]["accuracy"]]
-        swept = fedspend.sweep(
-            stop, vary, overrides=[*at, "method.name=dp-fedavg"], workers=1, progress=False
-        )
-        assert [row["accuracy"] for row in swept.rows()] == found.final[:, 0].tolist()
         return
     pytest.fail("no seed has its best model before its last one")
 

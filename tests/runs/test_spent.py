@@ -188,7 +188,7 @@ def test_what_leaving_gives_back_is_what_closing_does(config, tmp_path, run, acc
     with Ledger.open(book) as ledger:
         (name,) = ledger.state.runs
         told = leaving(plan, "client", plan.clients[0], 2, ledger.state)
-    words = ("what-if", tmp_path / "run" / "plan.json", "--client", plan.clients[0])
+    words = ("explain", tmp_path / "run" / "plan.json", "--client", plan.clients[0])
     page = " ".join(run(*words, "--leaves", "2", "--ledger", book).out.split())
     with Ledger.open(book, write=True) as ledger:
         ledger.close_run(name, reason="a machine broke")

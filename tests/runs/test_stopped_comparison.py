@@ -8,14 +8,17 @@ import stat
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from lib.configs import changed, small, write_toml
 
 import fedspend
+from fedspend.cli.going_on import saying_how_to_go_on
 from fedspend.cli.main import main
 from fedspend.errors import InvalidInput, Refused
 from fedspend.runs import comparison, kept
+from fedspend.runs.stopping import Stopped
 
 SHORT = small(privacy__saving_rate=None, train__rounds=2, train__tail_average=1)
 # the second arm is far from finished when the first one is
@@ -114,22 +117,20 @@ def finished(monkeypatch, tmp_path, capsys):
     return run
 
 
-@pytest.mark.full
-def test_without_a_folder_it_says_that_nothing_is_kept(config, tmp_path, fork_server):
-    asked = command(config, "--workers", "1", "--log", "log.txt")
-    going = fork_server.start(*asked, folder=tmp_path)
-    wait_for(lambda: "training: 2 of 4" in text_of(tmp_path / "log.txt"))
-    going.kill(signal.SIGINT)
-    assert going.wait() == 130
-    assert going.err == (
-        "fedspend: stopped; the 2 of 4 runs that were finished are lost, because no folder was "
-        "named; with -o DIR they are kept, and the same command goes on\n"
+def test_without_a_folder_it_says_that_nothing_is_kept():
+    asked = SimpleNamespace(output=None, typed=["compare", "short.toml"])
+
+    def stop():
+        with saying_how_to_go_on(asked, None) as progress:
+            progress(2, 4)
+            raise KeyboardInterrupt
+
+    with pytest.raises(Stopped) as stopped:
+        stop()
+    assert str(stopped.value) == (
+        "stopped; the 2 of 4 runs that were finished are lost, because no folder was "
+        "named; with -o DIR they are kept, and the same command goes on"
     )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.txt", "short.toml"]
-
-
-def text_of(file):
-    return file.read_text() if file.exists() else ""
 
 
 @pytest.fixture
@@ -225,9 +226,9 @@ def test_runs_of_other_data_are_not_used_again(tmp_path):
 @pytest.mark.full
 @pytest.mark.usefixtures("numbered")
 def test_folders_of_others_are_refused(config, tmp_path):
-    fedspend.sweep(SHORT, {"train.lr": [0.1]}, output=tmp_path / "sweep", workers=1)
-    with pytest.raises(InvalidInput, match="holds a sweep and not a comparison"):
-        compared(config, tmp_path / "sweep")
+    fedspend.tune(SHORT, ["train.lr=0.1"], seeds=1, output=tmp_path / "tune", workers=1)
+    with pytest.raises(InvalidInput, match="holds a tune and not a comparison"):
+        compared(config, tmp_path / "tune")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(InvalidInput, match="not the folder of a comparison"):

@@ -39,16 +39,13 @@ Reader = Callable[[FloatArray, FloatArray, float, float], float]
 class Accountant(Entry):
     """`epsilon` reads one schedule; None means by Rényi curves, at the orders of the plan.
 
-    `cumulative`, if given, is a faster way to the epsilon after each round. A `looser` accountant
-    may need more noise than Rényi curves do; if any other does, one of the two must be wrong.
+    `cumulative` is a faster way to the epsilon after each round.
     """
 
     epsilon: Reader | None = field(default=None, kw_only=True)
     cumulative: Callable[[FloatArray, FloatArray, float], FloatArray] | None = field(
         default=None, kw_only=True
     )
-
-    looser: bool = field(default=False, kw_only=True)
 
     @property
     def at_orders(self) -> bool:
@@ -126,7 +123,7 @@ class Accountant(Entry):
         """The schedule `noise * s` with the smallest s within the budget, and its epsilon.
 
         Secant steps on log epsilon against log s inside a bracket. The Rényi plan (s = 1) is known
-        to be safe, except for looser accountants.
+        to be safe: if an accountant needs more noise, one of the two must be wrong.
         """
 
         def read(log_scale: float) -> float:
@@ -139,10 +136,6 @@ class Accountant(Entry):
 
         safe, safe_epsilon = 0.0, read(0.0)
         unsafe, unsafe_epsilon = None, np.nan
-        while self.looser and safe_epsilon > budget and scaled(safe).max() < NOISE_RANGE[1]:
-            unsafe, unsafe_epsilon = safe, safe_epsilon
-            safe += 0.5
-            safe_epsilon = read(safe)
         if not 0 < safe_epsilon <= budget:
             raise Refused(
                 f"accountant {self.name!r} reads epsilon {safe_epsilon:.9g} for a plan that the "
@@ -166,33 +159,6 @@ class Accountant(Entry):
             else:
                 unsafe, unsafe_epsilon = trial, value
         return scaled(safe), safe_epsilon
-
-
-def own_accountant(
-    name: str, help: str, epsilon: Callable[[FloatArray, FloatArray, float], float]
-) -> Accountant:
-    """A user's own accountant: `epsilon(noise, rate, delta)` reads one schedule, given by round."""
-    if name == AUTO:
-        raise InvalidInput(
-            f"an accountant cannot be called {AUTO!r}: that lets the plan choose; choose another "
-            "name"
-        )
-
-    def read(noise: FloatArray, rate: FloatArray, delta: float, _near: float) -> float:
-        found = epsilon(noise.copy(), rate.copy(), delta)
-        try:
-            value = float(found)
-        except (TypeError, ValueError):
-            raise InvalidInput(
-                f"accountant {name!r} must return a number, got {type(found).__name__}"
-            ) from None
-        if not 0 <= value < np.inf:
-            raise InvalidInput(
-                f"accountant {name!r} must return a finite epsilon of at least 0, got {value!r}"
-            )
-        return value
-
-    return Accountant(name, help, epsilon=read, looser=True)
 
 
 def _pld(noise: FloatArray, rate: FloatArray, delta: float, _near: float) -> float:

@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import stats
 
 from fedspend.basics.arrays import FloatArray
 
@@ -94,37 +94,3 @@ def bounds(right: FloatArray, wrong: FloatArray, gifts: int, level: float) -> Fl
     logit = np.log(share) - np.log1p(-np.minimum(share, 1 - 1e-16))
     found: FloatArray = np.clip(logit, 0.0, LARGEST)
     return found
-
-
-def gaussian_estimate(inside: FloatArray, outside: FloatArray, delta: float) -> float:
-    """The epsilon of a Gaussian mechanism that would move scores as far, in standard deviations.
-
-    After Andrew et al. (2024). An estimate, not a bound: scores need not be normal.
-    """
-    spread = math.sqrt((float(inside.var()) + float(outside.var())) / 2)
-    moved = abs(float(inside.mean()) - float(outside.mean()))
-    if not moved > 0:
-        return 0.0
-    if not spread > moved * 1e-3:
-        return math.inf
-    return gaussian_epsilon(moved / spread, delta)
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The exact epsilon of a Gaussian mechanism with sensitivity `mu` standard deviations.
-
-    By Balle and Wang (2018).
-
-    >>> round(gaussian_epsilon(1.0, 1e-5), 3)
-    4.377
-    """
-
-    def excess(epsilon: float) -> float:
-        tail = stats.norm.logcdf(-mu / 2 - epsilon / mu)
-        return float(stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + tail)) - delta
-
-    if excess(0.0) <= 0:
-        return 0.0
-    # at the upper end the first term alone is below delta
-    high = mu * (mu / 2 - float(stats.norm.ppf(delta)))
-    return float(optimize.brentq(excess, 0.0, high))

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedspend.auditing.bounds import Coins, gaussian_estimate, lower_bound
-from fedspend.auditing.guessing import filtered, learn
+from fedspend.auditing.bounds import Coins, lower_bound
+from fedspend.auditing.guessing import learn
 from fedspend.auditing.meters import (
     Meter,
     clip_of,
@@ -50,7 +50,6 @@ from fedspend.data.loading import DATA_SETS
 from fedspend.errors import InvalidInput, Refused, finite_number, whole_number
 from fedspend.planning.protocol import AnyPlan
 from fedspend.report.groups import group_clients
-from fedspend.runs.running import refuse_aggregation
 from fedspend.runs.setup import Setup, from_config
 
 if TYPE_CHECKING:
@@ -81,7 +80,6 @@ class GroupAudit:
     right: int
     score: str
     method: str
-    estimate: float | None  # after Andrew et al. (2024); not a bound
     clip: Meter
     sampled: Meter
 
@@ -208,7 +206,6 @@ def audit(
     settings = any_config(config, overrides)
     refuse_real_rows(settings, train_others=train_others)
     setup = from_config(settings)
-    refuse_aggregation(setup, kept=True)  # the plan's claim is not about it
     stage, plan = stage_of(setup, seed, train_others=train_others)
     game = game_of(stage, plan, canaries, trials)
     seen = play(game, progress)
@@ -366,7 +363,6 @@ def judge(game: Game, group: int, seen: Observations, confidence: float) -> Grou
     guesses = int((as_in | as_out).sum())
     claimed = float(plan.epsilon[members].max())
     measured = lower_bound(right, guesses - right, coins, plan.delta, confidence)
-    linear = filtered(mine, stage.expected)
     records = plan.unit == "record"  # records' contributions are not seen one by one
     return GroupAudit(
         group=game.labels[group],
@@ -382,7 +378,6 @@ def judge(game: Game, group: int, seen: Observations, confidence: float) -> Grou
         right=right,
         score=rule.score,
         method="one run" if runs == 1 else "repeated runs" if each == 1 else "coins over runs",
-        estimate=gaussian_estimate(linear[mine.inside], linear[~mine.inside], plan.delta),
         clip=shift_of(mine, stage.expected) if records else clip_of(stage.tally, members),
         sampled=sampled_of(stage.tally, stage.taking_part, members, runs),
     )

@@ -92,13 +92,6 @@ def _log_binomial(times: FloatArray, steps: IntArray, rate: FloatArray) -> Float
     return chance
 
 
-def filtered(seen: Observations, expected: Expected) -> FloatArray:
-    """The sum of a coin's signals, weighted by what the plan expects of each round."""
-    weight = (expected.rate * expected.shift * expected.steps)[:, seen.unit]
-    total: FloatArray = np.nansum(weight * seen.signal, axis=0)
-    return total
-
-
 def _spread(signal: FloatArray) -> FloatArray:
     """How much a signal changes from round to round.
 

@@ -17,6 +17,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from fedspend.basics.choices import choose
+from fedspend.basics.removed import refuse_removed
 from fedspend.errors import FedspendError, InvalidInput
 
 P = ParamSpec("P")
@@ -48,6 +49,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        refuse_removed(*(f"fedspend.{function.__name__}({name}=)" for name in kwargs))
         if not takes_any:
             for name in kwargs:
                 choose(f"argument of {function.__name__}:", name, names)

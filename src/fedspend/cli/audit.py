@@ -170,7 +170,7 @@ def show(found: Audit, args: argparse.Namespace) -> None:
     out.print()
     table = Table(box=None, pad_edge=False)
     table.add_column("group")
-    for heading in ("claimed", "measured\nat least", "", "coins", "guesses", "right", "estimate"):
+    for heading in ("claimed", "measured\nat least", "", "coins", "guesses", "right"):
         table.add_column(heading, justify="right")
     for heading in ("clip\nof plan", "taking part\nof plan"):
         table.add_column(heading, justify="right")
@@ -183,7 +183,6 @@ def show(found: Audit, args: argparse.Namespace) -> None:
             f"{group.coins:,}",
             f"{group.guesses:,}",
             f"{group.right:,}",
-            "" if group.estimate is None else f"{group.estimate:.3g}",
             shown(group.clip),
             shown(group.sampled),
         )
@@ -202,7 +201,6 @@ def show(found: Audit, args: argparse.Namespace) -> None:
         else f"BROKEN: at {some.confidence:.0%} confidence epsilon is larger than claimed."
     )
     out.print(Text(verdict, style="" if found.ok else "bold red"))
-    out.print(Text("The estimate assumes Gaussian noise and is not a bound.", style="dim"))
     for name in (args.output, args.plot):
         if name is not None:
             out.print(Text(f"Written: {name}"))

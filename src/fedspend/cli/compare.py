@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--methods",
-        required=True,
+        default="",
         metavar="M,...",
-        help="methods to compare; differences are to the first",
+        help="methods to compare; differences are to the first (default: the config's own)",
     )
     add(
         "--seeds",
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
     need("torch")  # which processes of their own import
 
-    methods = [name.strip() for name in args.methods.split(",")]
+    methods = [name.strip() for name in args.methods.split(",")] if args.methods else []
     with (
         progress_bar("training", args.quiet) as bar,
         saying_how_to_go_on(args, bar) as progress,
@@ -106,18 +106,19 @@ def run(args: argparse.Namespace) -> int:
     elif args.table:
         print(getattr(result.table(), args.table)(), end="")
     else:
-        show(result, methods[0] if args.vary and len(methods) == 1 else None)
+        show(
+            result, "method" if len(methods) > 1 or not args.vary else " ".join([*methods, "with"])
+        )
     return 0
 
 
-def show(result: Comparison, only: str | None) -> None:
-    """`only` is the one method whose settings are compared; if None, rows are named by method."""
+def show(result: Comparison, heading: str) -> None:
     from rich.table import Table
 
     from fedspend.basics.words import counted
     from fedspend.cli.terminal import console
 
-    found = result.table("method" if only is None else f"{only} with")
+    found = result.table(heading)
     table = Table(box=None, pad_edge=False)
     for n, heading in enumerate(found.header):
         table.add_column(heading, justify="right" if n else "left")

@@ -1,12 +1,12 @@
-"""`fedspend design`: four commands in one, each in a module of its own. The first argument is the
-word `theory`, `influence` or `choose`, or else the config of a search.
+"""`fedspend design`: three commands in one, each in a module of its own. The first argument is the
+word `theory` or `influence`, or else the config of a search.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from fedspend.cli import design_choose, design_influence, design_search, design_theory
+from fedspend.cli import design_influence, design_search, design_theory
 from fedspend.errors import InvalidInput
 
 HELP = "choose noise, rounds and sampling rate before anything is spent"
@@ -16,9 +16,7 @@ DESCRIPTION = (
     "search that was stopped, and writes pareto.json, front.csv and plots. 'fedspend design "
     "theory' answers from the closed form k sigma^2 T = q K without training. 'fedspend design "
     "influence CONFIG.toml' measures, in runs without noise on public data, what part of a push "
-    "in each round is left in the model at the end: what policy optimal plans with. 'fedspend "
-    "design choose CONFIG.toml' compares rounds, rate, policy, schedule, tail and clip within the "
-    "budgets of a config, by theory or with --simulate, and says what each choice is worth."
+    "in each round is left in the model at the end: what policy optimal plans with."
 )
 EXAMPLES = """examples:
   fedspend design theory --k 22 --rate 1 --clients 10 --max-rounds 200 --max-noise 0.1
@@ -28,23 +26,17 @@ EXAMPLES = """examples:
   fedspend design theory --k-from designs/quick --rate 0.5 --clients 40 \\
     --rounds 100 --max-rounds 200
   fedspend design influence examples/quickstart.toml -o influence.json
-  fedspend design choose examples/quickstart.toml --write best.toml
-  fedspend design choose examples/quickstart.toml --simulate --vary train.rounds=10,25,50 \\
-    --vary policy=uniform,optimal --most 20 --seeds 2
-  fedspend design choose examples/quickstart.toml --contraction 0.9 --distance 5 --parameters 650
 """
 
 COMMANDS = {
     "search": design_search,
     "theory": design_theory,
     "influence": design_influence,
-    "choose": design_choose,
 }
 HOMES = {
     "search": "a search: fedspend design CONFIG.toml",
     "theory": "theory: fedspend design theory",
     "influence": "fedspend design influence",
-    "choose": "fedspend design choose",
 }
 
 
@@ -52,14 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "what",
-        metavar="CONFIG.toml | theory | influence | choose",
-        help="a config with a [design] section, or the word theory, influence or choose",
+        metavar="CONFIG.toml | theory | influence",
+        help="a config with a [design] section, or the word theory or influence",
     )
     add(
         "config",
         nargs="?",
         metavar="CONFIG.toml",
-        help="for influence and choose: the config of the run",
+        help="for influence: the config of the run",
     )
     add(
         "--max-epsilon",
@@ -69,12 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--json", action="store_true", help="print JSON instead of tables")
     add("--quiet", action="store_true", help="no progress and no tables")
-    for command in (design_search, design_influence, design_choose, design_theory):
+    for command in (design_search, design_influence, design_theory):
         command.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    what = args.what if args.what in ("theory", "influence", "choose") else "search"
+    what = args.what if args.what in ("theory", "influence") else "search"
     if what in ("theory", "search") and args.config is not None:
         raise InvalidInput(f"{args.config!r} is one argument too many; drop it")
     refuse_strays(args, what)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="DIR",
         help="where to write, or the search to continue (default: designs/ and the config's name); "
-        "for choose --simulate: where trainings are kept; for influence: the file to write, .json",
+        "for influence: the file to write, .json",
     )
     add(
         "--workers",
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.what.endswith(".toml") and not Path(args.what).exists():
         raise InvalidInput(
-            f"{args.what!r} is neither a config file nor one of theory, influence and choose; see "
+            f"{args.what!r} is neither a config file nor the word theory or influence; see "
             "fedspend design --help"
         )
     need("torch")  # which processes of their own import
@@ -98,5 +98,4 @@ def draw(findings: Findings, folder: Path, chosen: dict[str, Any] | None) -> Non
     from fedspend.report.design_plots import front_plot, solutions_plot
 
     front_plot(findings, folder / "front.png", chosen)
-    if not findings.search.over_policies:
-        solutions_plot(findings, folder / "solutions.png")
+    solutions_plot(findings, folder / "solutions.png")

@@ -132,19 +132,11 @@ def show_search(
         ("randomness", "seeded simulation: it protects nobody"),
         ("tuning data", TUNING),
     ]
-    if not search.over_policies:
-        pairs += theory_pairs(findings)
-    facts(out, *pairs)
-    show_policies(out, findings) if search.over_policies else show_front(out, findings)
+    facts(out, *pairs, *theory_pairs(findings))
+    show_front(out, findings)
     if chosen is not None and paste is not None:
         show_recommendation(out, chosen, paste)
-    files = [
-        "pareto.json",
-        "front.csv",
-        "front.png",
-        *([] if search.over_policies else ["solutions.png"]),
-    ]
-    out.print(Text(f"Wrote {', '.join(files)} in {folder}"))
+    out.print(Text(f"Wrote pareto.json, front.csv, front.png, solutions.png in {folder}"))
 
 
 def theory_pairs(findings: Findings) -> list[tuple[str, str]]:
@@ -215,49 +207,6 @@ def show_front(out: Console, findings: Findings) -> None:
     out.print(
         Text(
             f"{shown}, the most private first; loss and accuracy are means over seeds.", style="dim"
-        )
-    )
-    out.print()
-
-
-def show_policies(out: Console, findings: Findings) -> None:
-    from fedspend.report.design_plots import policy_name
-
-    table = frame("policy")
-    for heading in (
-        "q",
-        "ε",
-        "loss",
-        "accuracy",
-        "points against\nthe first",
-        "95%\ninterval",
-        "not\ndominated",
-    ):
-        table.add_column(heading, justify="right")
-    previous = None
-    for n, (row, one) in enumerate(
-        zip(findings.policies() or [], findings.search.candidates, strict=True)
-    ):
-        if previous not in (None, (one.rate, one.epsilon)):
-            table.add_section()
-        first, previous = previous != (one.rate, one.epsilon), (one.rate, one.epsilon)
-        half = row["accuracy_interval"]
-        table.add_row(
-            policy_name(one),
-            f"{one.rate:g}",
-            f"{one.epsilon:g}",
-            "diverged" if row["loss"] is None else figures(row["loss"]),
-            f"{row['accuracy']:.2%}",
-            "" if first else f"{100 * row['accuracy_difference']:+.2f}",
-            "" if first else "needs 2 seeds" if half is None else f"± {100 * half:.2f}",
-            "yes" if findings.real_front[n, -1] else "",
-        )
-    out.print(table)
-    out.print(
-        Text(
-            "Differences are in points of accuracy, paired by seed, against the first policy of "
-            "the same rate and budget.",
-            style="dim",
         )
     )
     out.print()

@@ -74,8 +74,7 @@ def k_of(name: str) -> tuple[float, tuple[float, float] | None]:
         found = json.loads(path.read_text(encoding="utf-8"))["k"]
         if found is None:
             raise InvalidInput(
-                f"{path} has no estimate of k: its front lies at the limits of the search, or it "
-                "searched policies"
+                f"{path} has no estimate of k: its front lies at the limits of the search"
             )
         k, low, high = (found[part] for part in ("k", "low", "high"))
         return float(k), None if high is None else (float(low), float(high))

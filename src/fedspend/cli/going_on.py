@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedspend.basics.progress import OnProgress
-from fedspend.cli.log_file import without_passwords
 from fedspend.runs.stopping import Stopped
 
 
@@ -37,6 +36,20 @@ def _said(args: argparse.Namespace, finished: int, total: int) -> str:
             f"stopped; the {finished} of {total} runs that were finished are lost, because no "
             "folder was named; with -o DIR they are kept, and the same command goes on"
         )
-    # the line may be logged, and no password is
     again = shlex.join(["fedspend", *map(without_passwords, args.typed)])
     return f"stopped; {finished} of {total} runs are kept in {args.output}; go on with: {again}"
+
+
+def without_passwords(argument: str) -> str:
+    """An argument as it may be shown: addresses may hold passwords, in ways that only the driver of
+    a database knows.
+
+    >>> without_passwords("--ledger=postgresql://ann:secret@host/db"), without_passwords("a.toml")
+    ('--ledger=postgresql://...', 'a.toml')
+    >>> without_passwords("host=db.example password=secret")
+    '...'
+    """
+    if "password" in argument.lower():
+        return "..."
+    scheme, address, _ = argument.partition("://")
+    return f"{scheme}://..." if address else argument

@@ -26,10 +26,10 @@ from typing import Any, NoReturn
 
 from fedspend.basics.door import command_line, for_command
 from fedspend.basics.extras import explained as explained_missing
+from fedspend.basics.removed import refuse_removed
 from fedspend.cli import (
     audit,
     compare,
-    completion,
     data,
     design,
     explain,
@@ -45,21 +45,17 @@ from fedspend.cli import (
     publish,
     records,
     report,
-    sweep,
     train,
     tune,
     verify,
     watch,
-    what_if,
 )
 from fedspend.cli.listening import to_whoever_listens
-from fedspend.cli.log_file import LOG, logged
 from fedspend.cli.names import NAMES, registered
 from fedspend.errors import (
     FedspendError,
     FedspendWarning,
     InvalidInput,
-    OperatorWarning,
     exit_code_of,
 )
 
@@ -69,7 +65,6 @@ COMMANDS = {
     "planner": planner,
     "verify": verify,
     "explain": explain,
-    "what-if": what_if,
     "audit": audit,
     "train": train,
     "watch": watch,
@@ -77,7 +72,6 @@ COMMANDS = {
     "report": report,
     "publish": publish,
     "compare": compare,
-    "sweep": sweep,
     "tune": tune,
     "records": records,
     "ledger": ledger,
@@ -87,7 +81,6 @@ COMMANDS = {
     "design": design,
     "data": data,
     "glossary": glossary,
-    "completion": completion,
 }
 
 
@@ -179,27 +172,11 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
         parsers[name] = parser
         if only in (None, name):
             module.add_arguments(parser)
-            parser.set_defaults(log=None)
-            add_log(parser)
     return top, parsers
 
 
-def add_log(parser: argparse.ArgumentParser) -> None:
-    """`--log` for a command, or for each of its actions."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for one in action.choices.values():
-                add_log(one)
-            return
-    parser.add_argument(
-        "--log",
-        metavar="FILE",
-        default=argparse.SUPPRESS,
-        help="also append what happens to this file, with times",
-    )
-
-
 def parse(argv: Sequence[str]) -> argparse.Namespace:
+    refuse_removed(*commands_and_flags(argv))
     top, parsers = build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None)
     if argv and not argv[0].startswith("-") and argv[0] not in parsers:
         raise InvalidInput(f"unknown command {argv[0]!r}; {nearest(argv[0], parsers)}")
@@ -224,6 +201,21 @@ def unexpected(argument: str, args: argparse.Namespace, parser: Parser) -> str:
         f"unexpected argument {argument!r}; if it is a client: --client {shlex.quote(argument)}; "
         f"see {whole.prog} --help"
     )
+
+
+def commands_and_flags(argv: Sequence[str]) -> list[str]:
+    """What is asked for, without values.
+
+    >>> commands_and_flags(["--load", "a.py", "plan", "run.toml", "--rate=1"])
+    ['fedspend plan', 'fedspend plan run.toml', '--rate', 'fedspend plan --rate', \
+'fedspend plan run.toml --rate']
+    """
+    rest = list(argv)
+    while rest and rest[0].startswith("--load"):
+        del rest[: 1 + ("=" not in rest[0])]
+    names = [" ".join(["fedspend", *rest[:length]]) for length in (1, 2)]
+    flags = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    return [*names, *flags, *(f"{name} {flag}" for name in names for flag in flags)]
 
 
 def unknown(argument: str, parser: argparse.ArgumentParser) -> str:
@@ -273,10 +265,7 @@ def _run(given: Sequence[str]) -> int:
         load(file)
     args = parse(given)
     args.typed = list(given)
-    with logged(args.log, given):
-        code = explained(lambda: _of_command(args))
-        LOG.info("ended with exit code %d", code)
-    return code
+    return _of_command(args)
 
 
 def _of_command(args: argparse.Namespace) -> int:
@@ -399,7 +388,6 @@ def reason(error: OSError) -> str:
 
 
 def complain(message: str, code: int) -> int:
-    LOG.error("%s", one_line(message))
     print(f"fedspend: {one_line(message)}", file=sys.stderr)
     return code
 
@@ -423,8 +411,6 @@ def short_warnings() -> Iterator[None]:
                 show(message, category, *rest, **named)
             elif str(message) not in said:
                 said.add(str(message))
-                if not issubclass(category, OperatorWarning):
-                    LOG.warning("%s", one_line(str(message)))
                 with to_whoever_listens():
                     print(f"warning: {one_line(str(message))}", file=sys.stderr)
 

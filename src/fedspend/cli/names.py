@@ -8,7 +8,7 @@ from __future__ import annotations
 NAMES = {
     "policies": (
         "uniform, strictest, spend-as-you-go, spend-as-you-go-literal, weights, geometric, "
-        "optimal, individual-rates, grouped"
+        "optimal, individual-rates"
     ),
     "methods": (
         "fedavg, dp-fedavg, idp-fedavg, time-adaptive, adaptive-clip, dp-fedsgd, ae-dpfl, rpdp, "

@@ -31,7 +31,6 @@ EXAMPLES = """examples:
     --policy optimal --contraction 0.9 --tail 4
   fedspend plan examples/quickstart.toml --ledger accounts.db --output next.json
   fedspend plan examples/saving.toml --compare uniform,optimal,spend-as-you-go --plot compare.svg
-  fedspend plan examples/quickstart.toml --gain-map gain.png    # where does saving pay?
   fedspend plan examples/hospitals/hospitals.toml --output plan.json  # a budget for every record
 """
 PLANS = (".json", ".json.gz")
@@ -98,14 +97,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON with full numbers instead of a table")
     add("--plot", metavar="FILE", help="plot spending and noise by round, as .png, .svg or .pdf")
     add("--compare", metavar="P,...", help="show several policies side by side")
-    add(
-        "--gain-map",
-        metavar="FILE",
-        help=(
-            "plot what optimal gains over uniform for these budgets, by contraction and tail, as "
-            ".png, .svg or .pdf; with --json, also its numbers"
-        ),
-    )
     add_set(add, "privacy.rate=0.5")
     add("--quiet", action="store_true", help="print nothing but errors and the --json output")
 
@@ -185,12 +176,7 @@ def run(args: argparse.Namespace) -> int:
     )
     config = load_config(args.config, args.set)
     ledger, project = ledger_of(config, args.ledger, args.project)
-    records = protects_records(flags.method or config.method.name or "")
-    if args.gain_map is not None:
-        check_gain_map(args, records=records)
-        refuse_without_effect(config, flags.changes())
-        return show_gains(args, resolve(config, by_number(config, flags, on_note(args))).request)
-    if records:
+    if protects_records(flags.method or config.method.name or ""):
         from fedspend.cli import plan_records
 
         config, flags = plan_records.read(args, ledger), Flags()
@@ -272,50 +258,6 @@ def compare(args: argparse.Namespace, inputs: Inputs) -> int:
     return 0
 
 
-def check_gain_map(args: argparse.Namespace, *, records: bool) -> None:
-    """Refuse what a map of gains has no use for: it is of all contractions and tails."""
-    if records:
-        raise InvalidInput(
-            "--gain-map is for plans of clients; plans of records have no policy 'optimal'"
-        )
-    for flag in (
-        "output", "plot", "compare", "ledger", "policy", "contraction", "influence", "tail",
-    ):  # fmt: skip
-        if getattr(args, flag) is not None:
-            raise InvalidInput(
-                f"--gain-map shows optimal over uniform and cannot go with --{flag}; drop one of "
-                "the two"
-            )
-
-
-def show_gains(args: argparse.Namespace, request: PlanRequest) -> int:
-    """Where saving pays, as a picture and a table."""
-    from fedspend.cli.terminal import console, progress_bar
-    from fedspend.design.gains import gain_map
-    from fedspend.report.gain_plot import gain_plot
-
-    with progress_bar("planning", args.quiet or args.json) as progress:
-        gains = gain_map(request, progress)
-    gain_plot(gains, args.gain_map)
-    if args.json:
-        print_json(gains.numbers() | {"plot": args.gain_map})
-    elif not args.quiet:
-        from fedspend.cli.tables import table
-
-        columns = [("contraction", [f"{rho:g}" for rho in gains.contractions])]
-        for at, tail in enumerate(gains.tails):
-            cells = [f"{row[at]:.2f}" for row in gains.ratio]
-            columns.append((f"tail of\n{tail}" if tail > 1 else "last\niterate", cells))
-        out = console()
-        out.print(
-            "Noise (variance) in the final model, optimal over uniform, if the contraction is "
-            "known and stated"
-        )
-        out.print(table(columns))
-        out.print(f"Plot: {args.gain_map}")
-    return 0
-
-
 def make(request: PlanRequest, quiet: bool) -> Plan:
     from fedspend.cli.terminal import progress_bar
 
@@ -331,7 +273,6 @@ def check_files(args: argparse.Namespace) -> None:
     for flag, name, endings in (
         ("--output", args.output, PLANS),
         ("--plot", args.plot, PLOTS),
-        ("--gain-map", args.gain_map, PLOTS),
     ):
         if name is None:
             continue

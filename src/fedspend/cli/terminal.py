@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from fedspend.basics.progress import OnProgress
-from fedspend.cli.log_file import logging_progress
 
 WIDE = 200  # columns, if there is no window to set a limit
 
@@ -42,11 +41,9 @@ def working(title: str, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(title: str, quiet: bool) -> Iterator[OnProgress | None]:
-    """A callback `(done, total)` that moves a bar on stderr, or None when nobody is watching. It is
-    also logged, if there is a log.
-    """
+    """A callback `(done, total)` that moves a bar on stderr, or None when nobody is watching."""
     if quiet or not sys.stderr.isatty():
-        yield logging_progress(title, None)
+        yield None
         return
     from rich.progress import (
         BarColumn,
@@ -68,4 +65,4 @@ def progress_bar(title: str, quiet: bool) -> Iterator[OnProgress | None]:
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        yield logging_progress(title, progress)
+        yield progress

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedspend.cli.flags import add_project, add_set
 from fedspend.cli.listening import to_whoever_listens
-from fedspend.cli.log_file import LOG, log_days_only
 from fedspend.errors import InvalidInput
 from fedspend.report.live import terminal_bar
 from fedspend.report.round_words import describe, privately, spent_of
@@ -148,9 +147,6 @@ def run(args: argparse.Namespace) -> int:
     ):
 
         def on_round(line: dict[str, Any], rounds: int) -> None:
-            if line["randomness"] != "seeded":
-                log_days_only()
-            LOG.info("%s", describe(line, rounds))
             with to_whoever_listens():
                 show(line, rounds)
             if stopping() and line["round"] < rounds:
@@ -160,7 +156,6 @@ def run(args: argparse.Namespace) -> int:
                 )
 
         def on_note(note: str) -> None:
-            LOG.info("%s", note)
             if not args.quiet:
                 with to_whoever_listens():
                     print(f"{folder}: {note}", file=sys.stderr, flush=True)
@@ -209,7 +204,6 @@ def to_go_on(args: argparse.Namespace, folder: Path) -> str:
         ("--sign", [args.sign]),
         ("--set", args.set),
         ("--logger", args.logger),
-        ("--log", [args.log]),
     ):
         for value in values:
             command += [] if value is None else [flag, value]

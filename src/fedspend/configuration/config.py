@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedspend.basics.registry import own_keys
+from fedspend.basics.removed import refuse_removed
 from fedspend.configuration import sections
 from fedspend.configuration.keys import ANYTHING, AnyKey
 from fedspend.configuration.sections import SECTIONS
@@ -269,6 +270,8 @@ def read_table(
     result: dict[str, Any] = {}
     for name, value in table.items():
         here = (*path, name)
+        written = ".".join(map(str, here))
+        refuse_removed(written, f"{written}={value}", where=f"{place(*here)}: ")
         key = lookup(keys, name, "key", f" in {title}", place(*here))
         try:
             result[name] = key.read(value)

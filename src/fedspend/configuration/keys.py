@@ -324,19 +324,6 @@ GROUP: Mapping[str, AnyKey] = {
     "transition": whole(1, "first round at the full rate"),
 }
 
-POLICY: Mapping[str, AnyKey] = {
-    "policy": choice(
-        "uniform",
-        "spend-as-you-go",
-        "spend-as-you-go-literal",
-        "geometric",
-        help="how a budget is spread over the rounds",
-    ),
-    "saving_rate": probability("policies that save: sampling rate before the transition round"),
-    "transition": whole(1, "policies that save: first round at the full rate"),
-    "ratio": positive("geometric: weight of a round relative to the one before"),
-}
-
 
 class GroupTable(TypedDict, total=False):
     """One of `privacy.groups`, as given; its keys are those of `GROUP`."""
@@ -345,12 +332,3 @@ class GroupTable(TypedDict, total=False):
     share: float
     saving_rate: float
     transition: int
-
-
-class PolicyTable(TypedDict, total=False):
-    """One of `design.policies`, as given; its keys are those of `POLICY`."""
-
-    policy: str
-    saving_rate: float
-    transition: int
-    ratio: float

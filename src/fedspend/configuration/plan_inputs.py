@@ -39,7 +39,6 @@ from fedspend.planning.clipping import WORDS as CLIP_WORDS
 from fedspend.planning.clipping import round_clips
 from fedspend.planning.influence import proposed_tail, read_influence
 from fedspend.planning.policies import POLICIES, assign_saving_rates, policy_for, with_key
-from fedspend.planning.policies.grouped import GROUPED
 from fedspend.planning.policies.individual import INDIVIDUAL_RATES
 from fedspend.planning.policies.table import policies_of_method
 from fedspend.planning.policies.weighted import GEOMETRIC
@@ -297,7 +296,7 @@ def permuted(
 
 def own_options(config: Config, policy: str) -> dict[str, Any]:
     """The config's options for a user's own policy; built-in policies have typed settings."""
-    if policy in (INDIVIDUAL_RATES.name, GROUPED.name):
+    if policy == INDIVIDUAL_RATES.name:
         return {} if config.privacy.split is None else {"split": config.privacy.split}
     return config.options("privacy", POLICIES[policy].keys) if policy in POLICIES.own else {}
 

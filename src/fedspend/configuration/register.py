@@ -1,5 +1,4 @@
-"""Users' own data sets, partitions, models, losses, metrics, policies, methods, accountants and
-engines.
+"""Users' own data sets, partitions, models, losses, metrics, policies, methods and server steps.
 
 A Python file registers them, and a config can then name them:
 
@@ -14,9 +13,8 @@ A Python file registers them, and a config can then name them:
 
 Guarantee: users' entries pass the same checks as built-in ones, when they are registered and when
 they are used. A data set counts as private unless it says that it is public. A policy's schedules
-are sealed at their budgets; an accountant's claims are checked by independent ones; a method cannot
-begin a round that costs more than its plan (`server.methods.guarded`); an engine's replies are held
-to the clip as those of other machines are (`server.answers`).
+are sealed at their budgets; a method cannot begin a round that costs more than its plan
+(`server.methods.guarded`).
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from typing import Any
 
 from fedspend.basics.choices import choose
 from fedspend.basics.registry import Entry
+from fedspend.basics.removed import refuse_removed
 from fedspend.errors import InvalidInput
 
 Flags = dict[str, bool | str]
@@ -52,18 +51,15 @@ def register(
     | "model" | `make(input_shape, classes, **keys)`: a module | |
     | "policy" | `make(ask, **keys)`: relative noise by round, or a pair with rates | |
     | "method" | `make(given, **keys)`: a `server.methods.base.Method` | |
-    | "accountant" | `make(noise, rate, delta)`: the epsilon of one schedule | |
-    | "engine" | `make(work, workers)`: an `engines.base.Engine` | |
     | "server step" | `make(parameters, update, first, second, lr)`: what these become | |
-    | "aggregation" | `make(updates, rows)`: one update; for simulations | |
     | "loss" | `make(output, target, **keys)`: one number a row | `targets` |
     | "metric" | `make(outputs, targets)`: a number | `share`, `lower` |
 
     `keys` are what it takes from its section of the config: keys that the section has, or new ones.
-    A policy or a method takes new ones only, an engine only `workers`, an accountant or a metric
-    none. `targets` says what a loss compares with: "classes", "binary", "numbers", "several"
-    (labels), "tokens", or "kept", the default: as they are. A metric is a `share` if it lies
-    between 0 and 1; `lower` if less is better. `help` says in a line what it is, for lists.
+    A policy or a method takes new ones only, a metric none. `targets` says what a loss compares
+    with: "classes", "binary", "numbers", "several" (labels), "tokens", or "kept", the default: as
+    they are. A metric is a `share` if it lies between 0 and 1; `lower` if less is better. `help`
+    says in a line what it is, for lists.
 
     Returns:
         The entry.
@@ -77,6 +73,7 @@ def register(
         raise InvalidInput(
             f"{kind} {name!r} needs a function that makes it, got {type(make).__name__}"
         )
+    refuse_removed(f"fedspend.register({kind!r})")
     entry = _ENTER[choose("kind of entry", kind, _ENTER)](name, make, help, tuple(keys), flags)
     _files.update(_file_of(make))
     return entry
@@ -152,28 +149,6 @@ def _method(
     )
 
 
-def _accountant(
-    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
-) -> Entry:
-    from fedspend.accounting.accountants import ACCOUNTANTS, own_accountant
-
-    _only_flags("accountant", flags, ())
-    if keys:
-        raise InvalidInput(f"an accountant takes no keys, got {keys[0]!r}")
-    return ACCOUNTANTS.add(own_accountant(name, help, make))
-
-
-def _engine(
-    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
-) -> Entry:
-    from fedspend.engines.table import ENGINES, EngineEntry
-
-    _only_flags("engine", flags, ())
-    if set(keys) - {"workers"}:
-        raise InvalidInput(f"an engine takes no keys except workers, got {keys[0]!r}")
-    return ENGINES.add(EngineEntry(name, help, keys, make=make))
-
-
 def _server_step(
     name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
 ) -> Entry:
@@ -183,17 +158,6 @@ def _server_step(
     if keys:
         raise InvalidInput(f"a server step takes no keys, got {keys[0]!r}")
     return SERVER_STEPS.add(ServerStep(name, help, (), make))
-
-
-def _aggregation(
-    name: str, make: Callable[..., Any], help: str, keys: tuple[str, ...], flags: Flags
-) -> Entry:
-    from fedspend.server.aggregation import AGGREGATIONS, AggregationEntry
-
-    _only_flags("aggregation", flags, ())
-    if keys:
-        raise InvalidInput(f"an aggregation takes no keys, got {keys[0]!r}")
-    return AGGREGATIONS.add(AggregationEntry(name, help, (), make))
 
 
 def _loss(
@@ -250,10 +214,7 @@ _ENTER: dict[str, Callable[[str, Callable[..., Any], str, tuple[str, ...], Flags
     "model": _model,
     "policy": _policy,
     "method": _method,
-    "accountant": _accountant,
-    "engine": _engine,
     "loss": _loss,
     "metric": _own_metric,
     "server step": _server_step,
-    "aggregation": _aggregation,
 }

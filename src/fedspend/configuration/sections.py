@@ -18,11 +18,9 @@ from fedspend.accounting.accountants import ACCOUNTANTS, AUTO
 from fedspend.configuration.keys import (
     GROUP,
     KEY,
-    POLICY,
     AnyKey,
     GroupTable,
     Key,
-    PolicyTable,
     by_column,
     choice,
     either,
@@ -50,7 +48,6 @@ from fedspend.configuration.keys import (
 from fedspend.data.partition import PARTITIONS
 from fedspend.engines.table import ENGINES
 from fedspend.planning.clipping import WORDS as CLIP_WORDS
-from fedspend.server.aggregation import AGGREGATIONS
 from fedspend.server.steps import SERVER_STEPS
 from fedspend.tasks.table import LOSSES, METRICS
 
@@ -345,11 +342,9 @@ class PrivacySettings:
         choice(
             "best",
             "rates",
-            "equal",
             help=(
                 "policy individual-rates: larger budgets get higher rates and clips, as is best "
-                "(default), or higher rates alone; policy grouped: rates by group, as is best "
-                "(default), or equal ones"
+                "(default), or higher rates alone"
             ),
         )
     )
@@ -463,13 +458,6 @@ class TrainSettings:
     server_optimizer: str | None = setting(
         registered(SERVER_STEPS, help="what the server makes of a release; default: sgd")
     )
-    aggregation: str | None = setting(
-        registered(
-            AGGREGATIONS,
-            help="how updates are combined; default: mean, the only one that a plan pays for; the "
-            "others are for simulations that are not kept",
-        )
-    )
     server_lr: float = setting(positive("learning rate of the server"), 1.0)
     server_momentum: float = setting(
         number(_MOMENTUM, lambda x: 0 <= x < 1, "momentum of the server"), 0.0
@@ -579,12 +567,6 @@ class DesignSettings:
     )
     noise_levels: list[float] | None = setting(
         several(positive(""), "noise levels of dp-fedsgd to search, for every T up to train.rounds")
-    )
-    epsilons: list[float] | None = setting(
-        several(positive(""), "budgets to search policies under")
-    )
-    policies: list[PolicyTable] | None = setting(
-        tables(POLICY, "spending policies to search, with epsilons")
     )
     seeds: int | None = setting(
         whole(1, "training runs to average over, with seeds from train.seed on; default: 3")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedspend.basics.removed import refuse_name
 from fedspend.design.estimation import KEstimate, estimate_k
 from fedspend.design.pareto import (
     case_of,
@@ -26,7 +27,6 @@ from fedspend.design.sorting import non_dominated
 __all__ = [
     "KEstimate",
     "case_of",
-    "choose",
     "estimate_k",
     "noise_for",
     "non_dominated",
@@ -39,12 +39,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "choose":
-        from fedspend.design.choosing import choose
-
-        return choose
     if name == "run_search":
         from fedspend.design.searching import run_search
 
         return run_search
+    refuse_name(f"fedspend.design.{name}")
     raise AttributeError(f"module 'fedspend.design' has no attribute {name!r}")

@@ -3,9 +3,7 @@ experiment, and what the search cost.
 
 A point is (candidate, T): its test loss is the mean over seeds; its privacy is the proxy f2 and,
 beside it, the real epsilon that the accountant computes for the candidate's plan after T rounds. A
-search over noise levels has a point for every T; a policy's schedule depends on its last round, so
-a search over policies has one point per candidate. A training that diverged counts as infinite
-loss.
+training that diverged counts as infinite loss.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class Gap:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """Tables are (candidates, rounds); for a search over policies only the last column counts."""
+    """Tables are (candidates, rounds)."""
 
     search: Search
     loss_by_seed: FloatArray  # (candidates, seeds, rounds), infinite where a training diverged
@@ -58,10 +56,7 @@ class Findings:
     @cached_property
     def counted(self) -> BoolArray:
         """Which cells of the tables are points."""
-        mask = np.isfinite(self.loss)
-        if self.search.over_policies:
-            mask[:, :-1] = False
-        return mask
+        return np.isfinite(self.loss)
 
     @cached_property
     def front(self) -> BoolArray:
@@ -95,13 +90,11 @@ class Findings:
 
     @cached_property
     def k(self) -> KEstimate | None:
-        """k, or None if there is nothing to estimate it from: in a search over policies, or if the
-        whole front lies at the limits of the search.
-        """
-        if self.search.over_policies or not self.front.any():
+        """k, or None if the whole front lies at the limits of the search."""
+        if not self.front.any():
             return None
         rounds, level, rate = self.solutions()
-        highest = max(one.noise_level or 0.0 for one in self.search.candidates)
+        highest = max(one.noise_level for one in self.search.candidates)
         points = np.column_stack([rounds, level])
         try:
             return estimate_k(
@@ -121,8 +114,7 @@ class Findings:
         if self.k is None:
             return []
         shares = [
-            one.rate * self.search.clients / (one.noise_level or math.inf) ** 2
-            for one in self.search.candidates
+            one.rate * self.search.clients / one.noise_level**2 for one in self.search.candidates
         ]
         picked = [(n, round(share / self.k.k)) for n, share in enumerate(shares)]
         return [(n, t) for n, t in picked if 1 <= t < self.search.rounds and self.counted[n, t - 1]]
@@ -190,7 +182,6 @@ class Findings:
             "cost": self.cost(),
             "front": self.points(self.front),
             "real_front": self.points(self.real_front),
-            "policies": self.policies(),
             "candidates": [self._curves(n, one) for n, one in enumerate(search.candidates)],
         }
 
@@ -206,35 +197,6 @@ class Findings:
             for name, values in rows.items()
         }
 
-    def policies(self) -> list[dict[str, Any]] | None:
-        """Each policy compared with the first one of the same rate and budget: mean difference,
-        paired by seed, with its 95% interval.
-        """
-        if not self.search.over_policies:
-            return None
-        from fedspend.runs.comparison import interval
-
-        out = []
-        for n, one in enumerate(self.search.candidates):
-            first = next(
-                m
-                for m, other in enumerate(self.search.candidates)
-                if (other.rate, other.epsilon) == (one.rate, one.epsilon)
-            )
-            row = self.point(n, self.search.rounds)
-            for name, table in (("loss", self.loss_by_seed), ("accuracy", self.accuracy_by_seed)):
-                mean, half = (
-                    interval(table[n, :, -1] - table[first, :, -1]) if n != first else (0.0, 0.0)
-                )
-                row |= {f"{name}_difference": mean, f"{name}_interval": half}
-            out.append(
-                {
-                    name: None if isinstance(x, float) and not math.isfinite(x) else x
-                    for name, x in row.items()
-                }
-            )
-        return out
-
 
 def analyse(search: Search, lines: Sequence[Sequence[Line]]) -> Findings:
     """Analyses `lines`: one training per seed for every candidate. Refuses if no loss is finite."""
@@ -242,10 +204,6 @@ def analyse(search: Search, lines: Sequence[Sequence[Line]]) -> Findings:
     loss = np.array([[line["loss"] for line in each] for each in lines], dtype=np.float64)
     accuracy = np.array([[line["accuracy"] for line in each] for each in lines], dtype=np.float64)
     epsilon = np.array([made.spent_by_schedule()[:, 0] for made in search.plans])
-    # Policies are compared by the budget that they were given. All reach it to within 1e-7, except
-    # the literal one, which stays below; neither difference may decide between them.
-    if search.over_policies:
-        epsilon[:, -1] = [one.epsilon for one in search.candidates]
     proxy = np.array([proxy_by_round(made) for made in search.plans])
     findings = Findings(search, np.where(np.isnan(loss), np.inf, loss), accuracy, proxy, epsilon)
     if not findings.counted.any():

@@ -18,7 +18,6 @@ import numpy as np
 from fedspend.basics.arrays import FloatArray
 from fedspend.configuration.config import BUDGET_SOURCES, Config, needed
 from fedspend.configuration.data_inputs import Source
-from fedspend.configuration.keys import PolicyTable
 from fedspend.configuration.plan_inputs import Flags, resolve
 from fedspend.configuration.sections import SECTIONS
 from fedspend.data.loading import OWN
@@ -36,21 +35,14 @@ _REPLACED = ("policy", "saving_rate", "transition", "weights", "permute_rates", 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting: a rate with a noise level, or with a policy and a budget. Fields that do not
-    apply are None.
-    """
+    """One setting: a rate with a noise level."""
 
     rate: float
-    noise_level: float | None = None
-    policy: str | None = None
-    epsilon: float | None = None
-    saving_rate: float | None = None
-    transition: int | None = None
-    ratio: float | None = None
+    noise_level: float
 
     @property
     def fields(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return asdict(self)
 
     @property
     def key(self) -> str:
@@ -59,22 +51,10 @@ class Candidate:
 
     def values(self) -> dict[str, Any]:
         """The config values that it sets."""
-        if self.policy is None:
-            return {
-                "method.name": dp_fedsgd.NAME,
-                "method.noise_level": self.noise_level,
-                "privacy.rate": self.rate,
-            }
-        method = "idp-fedavg" if self.policy == "uniform" else "time-adaptive"
-        chosen = {"policy": self.policy, "epsilon": self.epsilon, "rate": self.rate}
-        optional = {
-            "saving_rate": self.saving_rate,
-            "transition": self.transition,
-            "weights": self.ratio,
-        }
-        given = {name: value for name, value in optional.items() if value is not None}
-        return {"method.name": method} | {
-            f"privacy.{name}": value for name, value in (chosen | given).items()
+        return {
+            "method.name": dp_fedsgd.NAME,
+            "method.noise_level": self.noise_level,
+            "privacy.rate": self.rate,
         }
 
 
@@ -101,10 +81,6 @@ class Search:
     @property
     def clip(self) -> float:
         return self.base.privacy.clip
-
-    @property
-    def over_policies(self) -> bool:
-        return self.candidates[0].policy is not None
 
     def config(self, candidate: Candidate, seed: int | None = None) -> Config:
         """The config of one training."""
@@ -193,22 +169,11 @@ def read_search(config: Config) -> Search:
     needed(config.train.rounds, "train.rounds", "--set train.rounds=T")
     needed(config.data.clients, "data.clients", "--set data.clients=K")
     needed(config.privacy.delta, "privacy.delta", "--set ...")
-    levels, policies = config.design.noise_levels, config.design.policies
-    if (levels is None) == (policies is None):
-        raise InvalidInput(
-            "a search needs exactly one of noise_levels and policies under [design] in the config; "
-            "fedspend design choose CONFIG needs neither"
-        )
+    levels = needed(config.design.noise_levels, "design.noise_levels")
     rates = config.design.rates or [
         needed(config.privacy.rate, "privacy.rate", "--set privacy.rate=Q")
     ]
-    candidates = (
-        _grid(config, rates, levels or [])
-        if policies is None
-        else _policies(config, rates, policies)
-    )
-    if len(set(candidates)) < len(candidates):
-        raise InvalidInput("policies under [design] lists the same policy twice; remove one")
+    candidates = _grid(config, rates, levels)
     first, count = config.train.seed, config.design.seeds or 3
     return Search(config, tuple(candidates), tuple(range(first, first + count)))
 
@@ -219,11 +184,6 @@ def _grid(config: Config, rates: list[float], levels: list[float]) -> list[Candi
     One training serves every T up to its last round, so nothing in it may depend on which round is
     the last.
     """
-    if config.design.epsilons is not None:
-        raise InvalidInput(
-            "epsilons under [design] go with policies; a search over noise_levels computes "
-            "epsilon for every point; remove epsilons"
-        )
     for name, plain in (("train.lr_schedule", "constant"), ("train.tail_average", 1)):
         if config.value(name) != plain:
             raise InvalidInput(
@@ -231,38 +191,3 @@ def _grid(config: Config, rates: list[float], levels: list[float]) -> list[Candi
                 f"so {name.partition('.')[2]} must be {plain!r}, got {config.value(name)!r}"
             )
     return [Candidate(rate, noise_level=level) for rate in rates for level in sorted(levels)]
-
-
-def _policies(config: Config, rates: list[float], policies: list[PolicyTable]) -> list[Candidate]:
-    epsilons = config.design.epsilons
-    if epsilons is None:
-        raise InvalidInput(
-            "a search over policies needs epsilons under [design]: the budgets at which to "
-            "compare them"
-        )
-    takes = {
-        "uniform": set[str](),
-        "spend-as-you-go": {"saving_rate", "transition"},
-        "spend-as-you-go-literal": {"saving_rate", "transition"},
-        "geometric": {"ratio"},
-    }
-    for number, policy in enumerate(policies, start=1):
-        name = policy.get("policy")
-        if name is None:
-            raise InvalidInput(
-                f"policy {number} of [design] does not name a policy; set policy to one of "
-                f"{', '.join(takes)}"
-            )
-        stray = sorted(set(policy) - {"policy"} - takes[name])
-        if stray:
-            raise InvalidInput(
-                f"policy {number} of [design]: {stray[0]} has no effect under {name!r}; remove it"
-            )
-        if "saving_rate" in takes[name] and "saving_rate" not in policy:
-            raise InvalidInput(f"policy {number} of [design]: {name} needs a saving_rate")
-    return [
-        Candidate(rate, epsilon=epsilon, **policy)
-        for rate in rates
-        for epsilon in sorted(epsilons)
-        for policy in policies
-    ]

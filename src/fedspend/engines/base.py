@@ -112,8 +112,8 @@ class Engine(Protocol):
 
 
 def is_trusted(engine: Engine) -> bool:
-    """Whether replies need no check: only those of our own engines on this machine. A slip in a
-    user's own engine must not give anyone more weight than the clip.
+    """Whether replies need no check: only those of our own engines on this machine. A slip in
+    another engine must not give anyone more weight than the clip.
     """
     return not engine.outside and type(engine).__module__.partition(".")[0] == "fedspend"
 

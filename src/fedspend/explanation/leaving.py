@@ -50,7 +50,7 @@ class Leaving:
         return max(0.0, self.left - self.left_if_open)
 
     def numbers(self) -> dict[str, Any]:
-        """All of it, as `fedspend what-if --json` prints it."""
+        """All of it, as `fedspend explain --leaves --json` prints it."""
         return vars(self) | {"given_back": self.given_back}
 
     def __repr__(self) -> str:

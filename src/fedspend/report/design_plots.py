@@ -20,7 +20,6 @@ from fedspend.basics.arrays import BoolArray, FloatArray
 from fedspend.basics.files import write_whole
 from fedspend.basics.words import counted
 from fedspend.design.analysis import Findings
-from fedspend.design.candidates import Candidate
 from fedspend.report.plots import COLOURS, GREY, LOOK
 
 THEORY = COLOURS[1]
@@ -31,28 +30,27 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 def front_plot(findings: Findings, path: str | Path, chosen: dict[str, Any] | None = None) -> None:
     """Plot all points, the non-dominated ones, and the recommended one."""
     with rc_context(LOOK):
-        policies = findings.search.over_policies
-        figure = Figure(figsize=(6.2, 4.4) if policies else (11.5, 4.4), layout="constrained")
-        words = f"ε after training  (δ = {findings.search.delta:g})"
+        figure = Figure(figsize=(11.5, 4.4), layout="constrained")
         panels = [
-            ("Loss against real privacy", "epsilon", findings.epsilon, findings.real_front, words)
+            (
+                "Loss against the paper's proxy of privacy",
+                "proxy",
+                findings.proxy,
+                findings.front,
+                "f₂ = √(qT) / σ",
+            ),
+            (
+                "Loss against real privacy",
+                "epsilon",
+                findings.epsilon,
+                findings.real_front,
+                f"ε after training  (δ = {findings.search.delta:g})",
+            ),
         ]
-        if not policies:
-            words = "f₂ = √(qT) / σ"
-            panels.insert(
-                0,
-                (
-                    "Loss against the paper's proxy of privacy",
-                    "proxy",
-                    findings.proxy,
-                    findings.front,
-                    words,
-                ),
-            )
         for axes, (title, name, privacy, front, words) in zip(
-            np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True
+            figure.subplots(1, len(panels)), panels, strict=True
         ):
-            (_by_policy if policies else _cloud)(axes, findings, privacy, front)
+            _cloud(axes, findings, privacy, front)
             if chosen is not None:
                 star = {
                     "color": THEORY,
@@ -109,53 +107,8 @@ def _cloud(axes: Axes, findings: Findings, privacy: FloatArray, front: BoolArray
     axes.set_ylim(0.95 * findings.loss[front].min(), 1.05 * findings.loss[front].max())
 
 
-def _by_policy(axes: Axes, findings: Findings, privacy: FloatArray, front: BoolArray) -> None:
-    names = list(dict.fromkeys(map(policy_name, findings.search.candidates)))
-    for n, name in enumerate(names):
-        mine = np.array([policy_name(one) == name for one in findings.search.candidates])
-        x, y = privacy[mine, -1], findings.loss[mine, -1]
-        colour = COLOURS[n % len(COLOURS)]
-        axes.plot(
-            x,
-            y,
-            "-",
-            marker=MARKS[n % len(MARKS)],
-            color=colour,
-            linewidth=1.2,
-            markersize=5,
-            alpha=0.9,
-            label=name,
-        )
-    axes.scatter(
-        privacy[front],
-        findings.loss[front],
-        s=110,
-        facecolors="none",
-        edgecolors="#222222",
-        label="not dominated",
-        zorder=3,
-    )
-
-
-def policy_name(one: Candidate) -> str:
-    """The policy with the settings that distinguish it; rates are only in the table."""
-    details = [
-        f"{words} {value:g}"
-        for words, value in (
-            ("saving rate", one.saving_rate),
-            ("transition", one.transition),
-            ("ratio", one.ratio),
-        )
-        if value is not None
-    ]
-    return f"{one.policy}" + (f" ({', '.join(details)})" if details else "")
-
-
 def solutions_plot(findings: Findings, path: str | Path) -> None:
-    """Plot non-dominated (T, sigma) and the curve `k sigma^2 T = q K` for the estimated k.
-
-    Not for searches over policies.
-    """
+    """Plot non-dominated (T, sigma) and the curve `k sigma^2 T = q K` for the estimated k."""
     search = findings.search
     rounds, level, rate = findings.solutions()
     rates = sorted({one.rate for one in search.candidates})
@@ -201,9 +154,7 @@ def solutions_plot(findings: Findings, path: str | Path) -> None:
                     linewidth=0,
                     label="95% interval of k",
                 )
-        top = max(
-            (one.noise_level or 0) / (np.sqrt(one.rate) if free else 1) for one in search.candidates
-        )
+        top = max(one.noise_level / (np.sqrt(one.rate) if free else 1) for one in search.candidates)
         axes.set_ylim(0, 1.08 * top)
         axes.set_xlim(0, search.rounds * 1.02)
         axes.set_xlabel("rounds T")

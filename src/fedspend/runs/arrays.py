@@ -39,11 +39,9 @@ from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.setup import (
     Setup,
-    aggregation_of,
     frozen_part,
     noise_terms,
 )
-from fedspend.server.aggregation import Combine
 from fedspend.server.methods.base import Given, Method
 from fedspend.server.methods.guarded import held_to
 from fedspend.server.methods.planned import Planned
@@ -65,7 +63,6 @@ _LATER = {
     "proximal": 0.0,
     "gradient_clip": None,
     "server_optimizer": "sgd",
-    "aggregation": None,
 }
 
 
@@ -105,7 +102,6 @@ class Options:
     proximal: float = 0.0  # FedProx: how strongly a local model is pulled back to its start
     gradient_clip: float | None = None  # of each batch, at a client
     server_optimizer: str | OwnStep = "sgd"  # a name, or a function (`server.steps.OwnStep`)
-    aggregation: str | Combine | None = None  # instead of the mean, in simulations
     tail_average: int = 1
     clipping: str = "flat"
     noise: str | None = None  # None: what the plan is for
@@ -169,7 +165,6 @@ _KEY_OF = {
                 "proximal",
                 "gradient_clip",
                 "server_optimizer",
-                "aggregation",
                 "server_lr",
                 "server_momentum",
                 "tail_average",
@@ -187,7 +182,7 @@ _KEY_OF = {
 }
 
 
-_FUNCTIONS = ("server_optimizer", "aggregation")  # which may be functions of your own
+_FUNCTIONS = ("server_optimizer",)  # which may be a function of your own
 
 
 def _as_word(value: Any) -> Any:
@@ -259,13 +254,7 @@ def from_arrays(
         plan=plan,
         labels=None,
         method=held_to(plan, method_of_plan(plan)),
-        training=replace(
-            training,
-            clients=federation.clients,
-            aggregation=aggregation_of(
-                how.aggregation, federation, simulation=randomness.simulation
-            ),
-        ),
+        training=replace(training, clients=federation.clients),
         randomness=randomness,
         engine=how.engine,
         workers=how.workers,

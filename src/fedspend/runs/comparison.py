@@ -325,7 +325,7 @@ def arms_of(methods: Sequence[str], vary: Sequence[str] = ()) -> list[Arm]:
 @public
 def compare(
     config: AnyConfig,
-    methods: Sequence[str],
+    methods: Sequence[str] = (),
     seeds: int = 5,
     overrides: Sequence[str] = (),
     workers: int | None = None,
@@ -339,7 +339,7 @@ def compare(
         config: a TOML file or a dict of sections, for simulations. Its policy, with the weights or
             saving rates that this policy uses, is for its own method; other methods use their own.
             Every metric in its `task.metrics` is compared.
-        methods: names of methods; differences are to the first.
+        methods: names of methods; differences are to the first. Default: the config's own.
         seeds: runs of each, with seeds counting up from train.seed.
         overrides: `["privacy.rate=0.5", ...]`, for all of them.
         workers: runs at the same time. Default: one for each core.
@@ -360,7 +360,7 @@ def compare(
     """
     base = any_config(config, overrides)
     whole_number("seeds", seeds, 1)
-    settings_of = distinct_arms(config, overrides, arms_of(methods, vary))
+    settings_of = distinct_arms(config, overrides, arms_of(methods or [method_of(base)], vary))
     arms = list(settings_of)
     for settings in settings_of.values():
         if settings.privacy.randomness == "os":

@@ -1,4 +1,4 @@
-"""The finished runs of a comparison, a sweep or a tune, so that one that was stopped goes on with
+"""The finished runs of a comparison or a tune, so that one that was stopped goes on with
 the rest.
 
 Guarantee: a run is used again only for the settings, the files and the code that it was made with:
@@ -86,7 +86,7 @@ def kept_in(
 ) -> Iterator[Kept]:
     """The runs in `folder`, which nobody else works in meanwhile; without one, in memory only.
 
-    `what` is a comparison, a sweep or a tune; `configs` are its settings by name. `fixed` are
+    `what` is a comparison or a tune; `configs` are its settings by name. `fixed` are
     tables of values that may not change when it goes on; tables may be added.
     """
     if folder is None:

@@ -84,16 +84,12 @@ class Observer:
         return {} if self.setup.plan is None else self.spent(self.setup.plan.rounds)
 
     def spent(self, rounds: int) -> MetricsLine:
-        """Largest epsilon spent in each group, after so many charged rounds; none is known of
-        another aggregation. Under a plan over lifetime budgets it is what accounts have spent in
-        all runs, before the last round read by Rényi curves alone: never too low, and quick.
+        """Largest epsilon spent in each group, after so many charged rounds. Under a plan over
+        lifetime budgets it is what accounts have spent in all runs, before the last round read by
+        Rényi curves alone: never too low, and quick.
         """
-        plan, grouping, priced = (
-            self.setup.plan,
-            self.grouping,
-            self.setup.training.aggregation is None,
-        )
-        if plan is None or grouping is None or not priced:
+        plan, grouping = self.setup.plan, self.grouping
+        if plan is None or grouping is None:
             return {"epsilon": {}}
         lifetime: MetricsLine = {}
         if self.account is not None and "ledger" in plan.parameters:

@@ -35,7 +35,6 @@ from fedspend.runs.row_checks import seal_rows
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
 from fedspend.runs.stores import RunStore
-from fedspend.server.aggregation import refuse_priced
 from fedspend.server.rounds import TrainingState, run_rounds
 
 
@@ -80,7 +79,6 @@ def _run(
     *,
     moved: bool,
 ) -> Result:
-    refuse_aggregation(setup, kept=folder is not None)
     states: States = MemoryStates() if folder is None else FolderStates(folder_beside(folder))
     simulation = setup.randomness.simulation
     engine = open_engine(setup, states)
@@ -116,19 +114,6 @@ def _run(
     finally:
         engine.close()
     return _result(setup, store, folder, ledger, spent)
-
-
-def refuse_aggregation(setup: Setup, *, kept: bool) -> None:
-    """Before anything is written: a way to combine updates that the plan does not pay for."""
-    training = setup.training
-    if training.aggregation is not None:
-        refuse_priced(
-            training.aggregation.name,
-            simulation=setup.randomness.simulation,
-            kept=kept,
-            unseen=training.ask_everyone and ENGINES[setup.engine].elsewhere,
-            summed=training.noise_place == "distributed" or training.bits is not None,
-        )
 
 
 def enter_keys(setup: Setup, ledger: RunLedger) -> None:

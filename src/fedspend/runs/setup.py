@@ -53,7 +53,6 @@ from fedspend.planning.plan import Plan
 from fedspend.planning.protocol import AnyPlan
 from fedspend.runs.members import Members, behind, members_of
 from fedspend.runs.offers import bound_to
-from fedspend.server.aggregation import AGGREGATIONS, MEAN, Aggregation, Combine, refuse_priced
 from fedspend.server.methods.base import Given, Method
 from fedspend.server.methods.guarded import held_to
 from fedspend.server.methods.table import METHODS, protects_records
@@ -281,30 +280,7 @@ def _training(
         metric=task.metric,
         from_unit=task.from_unit,
         ask_everyone=config.engine.ask == "everyone",
-        aggregation=aggregation_of(
-            config.train.aggregation, members.federation, simulation=not real, votes=student
-        ),
     )
-
-
-def aggregation_of(
-    asked: str | Combine | None,
-    federation: Federation,
-    *,
-    simulation: bool,
-    votes: object = None,
-) -> Aggregation | None:
-    """What replaces the planned mean; None: nothing does. Refused for real runs."""
-    if asked is None or asked == MEAN:
-        return None
-    name = asked if isinstance(asked, str) else getattr(asked, "__name__", "own")
-    combine = AGGREGATIONS[asked].combine if isinstance(asked, str) else asked
-    assert combine is not None
-    refuse_priced(name, simulation=simulation)
-    if votes is not None:
-        raise InvalidInput("aggregation is for updates, and this method sums votes; drop it")
-    rows = dict(zip(federation.clients, map(len, federation.shards), strict=True))
-    return Aggregation(name, combine, rows)
 
 
 def _shape(config: Config, method: str) -> Shape:

@@ -41,7 +41,6 @@ from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
 from fedspend.runs.signed import key_of, sign_run
-from fedspend.server.aggregation import Combine
 from fedspend.server.methods.table import METHODS
 from fedspend.server.steps import OwnStep
 from fedspend.stored.files import TUNE
@@ -74,7 +73,6 @@ def train(
     proximal: float | None = None,
     gradient_clip: float | None = None,
     server_optimizer: str | OwnStep | None = None,
-    aggregation: str | Combine | None = None,
     server_lr: float | None = None,
     server_momentum: float | None = None,
     tail_average: int | None = None,
@@ -153,9 +151,6 @@ def train(
             max_length; engine, workers.
         server_optimizer: may also be a function of your own, of what is released: `step(parameters,
             update, first, second, lr)` gives the new parameters and two vectors to remember.
-        aggregation: another way to combine updates than the planned mean: "median",
-            "trimmed-mean", "weighted-mean", or a function of (updates, rows). No plan pays for it,
-            so it is for simulations without `output`, and refused elsewhere.
         stop: early stopping, by the keys of a config's section [stop]: `{"patience": 5}`.
         randomness, seed: "os" (default) for real runs; "seeded" is a repeatable simulation, which
             protects nobody.

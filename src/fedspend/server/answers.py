@@ -56,8 +56,6 @@ class Answers:
     reports: Mapping[str, str]  # id -> what was odd about its answers
     statistics: Statistics
     metrics: float = 0.0  # sum of the shifted metrics
-    # each answer by itself, where a simulation asked for that
-    vectors: Mapping[str, FloatArray] | None = None
     # variance of the noise that clients added to `bits` and to `metrics`
     received_bit_variance: Fraction = Fraction()
     received_metric_variance: Fraction = Fraction()
@@ -66,13 +64,10 @@ class Answers:
 class Tally:
     """Takes answers one at a time, in any order, and keeps only their sum."""
 
-    def __init__(
-        self, tasks: Sequence[ClientTask], size: int, *, checked: bool = False, apart: bool = False
-    ) -> None:
+    def __init__(self, tasks: Sequence[ClientTask], size: int, *, checked: bool = False) -> None:
         """`checked`: answers come from other machines or from a user's own engine, so none of them
-        is trusted. `apart`: each is kept by itself, too; for simulations.
+        is trusted.
         """
-        self._vectors: dict[str, FloatArray] | None = {} if apart else None
         self._tasks, self._checked = {task.client: task for task in tasks}, checked
         self._total, self._bits, self._metrics = np.zeros(size), 0.0, 0.0
         self._answered: dict[str, None] = {}  # in order
@@ -106,8 +101,6 @@ class Tally:
         vector = self._within(contribution, task) if self._checked else contribution.vector
         self._total += vector
         # who sits out by its own coin says so by having no remarks, and sends no update
-        if self._vectors is not None and (task.coin is None or reply.remarks is not None):
-            self._vectors[contribution.client] = np.array(vector, dtype=np.float64)
         self._bits += contribution.bit or 0.0
         self._metrics += contribution.metric or 0.0
         self._answered[contribution.client] = None
@@ -136,7 +129,6 @@ class Tally:
             reports=self._reports,
             statistics=_statistics(self._remarks),
             metrics=self._metrics,
-            vectors=self._vectors,
             received_bit_variance=self._received(None if shared is None else shared.bit_grid),
             received_metric_variance=self._received(None if shared is None else shared.metric),
         )
@@ -233,10 +225,9 @@ def gather(
     size: int,
     *,
     checked: bool = False,
-    apart: bool = False,
 ) -> Answers:
     """Collects the replies as they come in."""
-    tally = Tally(tasks, size, checked=checked, apart=apart)
+    tally = Tally(tasks, size, checked=checked)
     for reply in replies:
         if isinstance(reply, Lost):
             tally.discard(reply.client, reply.why)

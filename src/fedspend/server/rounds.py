@@ -20,7 +20,6 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.noise.grid import Grid, check_steps
 from fedspend.noise.numbers import NumberGrid
 from fedspend.noise.randomness import Randomness
-from fedspend.server.aggregation import Aggregation, refuse_priced
 from fedspend.server.answers import Answers, gather
 from fedspend.server.early_stopping import NOTHING_SEEN, StopRule, Watched, in_line
 from fedspend.server.mechanism import (
@@ -84,7 +83,6 @@ class Training:
     from_unit: Callable[[float], float] = float
     # whether everyone is asked in every round, and each decides by its own coin if it takes part
     ask_everyone: bool = False
-    aggregation: Aggregation | None = None  # instead of the planned mean, in simulations
 
     @property
     def to_the_end(self) -> Training:
@@ -259,16 +257,10 @@ def play(
     """
     terms, shared = ready or prepared(state, method, training)
     tasks = tasks_of_round(terms, shared, training, randomness)
-    aggregation, checked = training.aggregation, not is_trusted(engine)
-    apart = aggregation is not None
-    answers = gather(tasks, engine.run(tasks), shared.size, checked=checked, apart=apart)
+    answers = gather(tasks, engine.run(tasks), shared.size, checked=not is_trusted(engine))
     if randomness.simulation:
         refuse_useless(answers)
-    total = answers.total
-    if aggregation is not None:
-        refuse_priced(aggregation.name, simulation=randomness.simulation)
-        total = aggregation.total(answers.vectors or {}, shared.size, terms.denominator)
-    t, variance = shared.round, answers.received_variance
+    t, total, variance = shared.round, answers.total, answers.received_variance
     sum = Sum(t, total, variance, terms.deviation, terms.denominator, shared.grid)
     noised, memory = mechanism.release(sum, memory)
     bit, metric = numbers_of(answers, terms, shared, randomness)

@@ -1,20 +1,17 @@
-"""The settings that a tune or a sweep tries: every combination of the values of some config keys.
+"""The settings that a tune tries: every combination of the values of some config keys.
 
 Guarantee: the settings of a tune differ in what they train, never in who takes part, with which
-rows, which budgets or which measure of success: those keys are refused. A sweep may vary any key.
+rows, which budgets or which measure of success: those keys are refused.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from fedspend.basics.toml_text import toml
 from fedspend.configuration.config import AnyConfig, Config, any_config, listed_values
 from fedspend.configuration.effects import refuse_without_effect_in_all, sentence, without_effect
 from fedspend.configuration.task_inputs import metrics_of
@@ -75,54 +72,33 @@ def settings_of(
     """Every combination of the values in `grid`, each written `section.key=value,value,...`: what a
     tune chooses among.
     """
-    choices = [_choice(text, "--grid") for text in grid]
+    choices = [_choice(text) for text in grid]
     for name in _names(choices):
         if name in _SHARED or name.partition(".")[0] in _SHARED_SECTIONS:
             raise InvalidInput(
                 f"--grid {name}: all settings share rows, budgets, accounts and measure, so {name} "
                 "cannot be chosen; set it with --set, for all of them"
             )
-    found = _combined(config, overrides, choices, "--grid")
+    found = _combined(config, overrides, choices)
     for setting in found:
         _refuse_idle(setting)
     refuse_without_effect_in_all(any_config(config, overrides), [one.config for one in found])
     return found
 
 
-def settings_over(
-    config: AnyConfig, overrides: Sequence[str], over: Sequence[str] | Mapping[str, Sequence[Any]]
-) -> tuple[Setting, ...]:
-    """Every combination of the values of any keys: what a sweep runs. Keys that some settings do
-    not use are left alone; one that none uses is refused.
-    """
-    listed = _spelled(over) if isinstance(over, Mapping) else over
-    choices = [_choice(text, "--over") for text in listed]
-    for name in _names(choices):
-        if name == "train.seed":
-            raise InvalidInput("--over cannot change train.seed; use --seeds for that")
-    found = _combined(config, overrides, choices, "--over")
-    rules = [without_effect(setting.config) for setting in found]
-    for name in _names(choices):
-        if all(name in idle for idle in rules):
-            said = sentence(found[0].config, name, rules[0][name])
-            raise InvalidInput(said.replace("--set", "--over", 1))
-    refuse_without_effect_in_all(any_config(config, overrides), [one.config for one in found])
-    return found
-
-
 def _combined(
-    config: AnyConfig, overrides: Sequence[str], choices: Sequence[Sequence[str]], flag: str
+    config: AnyConfig, overrides: Sequence[str], choices: Sequence[Sequence[str]]
 ) -> tuple[Setting, ...]:
     names = _names(choices)
     if not choices:
         raise InvalidInput(
-            f"there is nothing to choose among: give {flag} section.key=value,value,..., for "
-            f"example {flag} train.lr=0.05,0.1,0.2"
+            "there is nothing to choose among: give --grid section.key=value,value,..., for "
+            "example --grid train.lr=0.05,0.1,0.2"
         )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InvalidInput(
-            f"{flag} {twice} is given twice; give all its values at once, separated by commas"
+            f"--grid {twice} is given twice; give all its values at once, separated by commas"
         )
     count = math.prod(len(one) for one in choices)
     if count > MOST_SETTINGS:
@@ -131,10 +107,10 @@ def _combined(
             "fewer values"
         )
     found = tuple(
-        Setting(point, _config(config, [*overrides, *point], point, flag))
+        Setting(point, _config(config, [*overrides, *point], point))
         for point in itertools.product(*choices)
     )
-    _refuse_equal(found, flag)
+    _refuse_equal(found)
     return found
 
 
@@ -142,43 +118,29 @@ def _names(choices: Sequence[Sequence[str]]) -> list[str]:
     return [one[0].partition("=")[0] for one in choices]
 
 
-def _spelled(over: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Values of Python as they are written on a command line."""
-    for name, values in over.items():
-        if isinstance(values, str) or not isinstance(values, Iterable):
-            raise InvalidInput(
-                f"over: {name} must have a list of values, for example [0.1, 0.2], got {values!r}"
-            )
-    return [f"{name}={','.join(map(_value, values))}" for name, values in over.items()]
-
-
-def _value(value: Any) -> str:
-    return toml(value.item() if isinstance(value, np.generic) else value)
-
-
-def _choice(text: str, flag: str) -> list[str]:
-    """The overrides that one `--grid` or `--over` stands for."""
+def _choice(text: str) -> list[str]:
+    """The overrides that one `--grid` stands for."""
     name, equals, listed = text.partition("=")
     name, values = name.strip(), [value.strip() for value in listed_values(listed)]
     if not (equals and "." in name and all(values)) or len(set(values)) != len(values):
         raise InvalidInput(
-            f"{flag} must be section.key=value,value,... with distinct values, got {text!r}"
+            f"--grid must be section.key=value,value,... with distinct values, got {text!r}"
         )
     return [f"{name}={value}" for value in values]
 
 
-def _config(config: AnyConfig, overrides: list[str], point: tuple[str, ...], flag: str) -> Config:
+def _config(config: AnyConfig, overrides: list[str], point: tuple[str, ...]) -> Config:
     """The config of a setting; errors about a value from the grid name it."""
     try:
         return any_config(config, overrides)
     except InvalidInput as error:
         for text in point:
             if str(error).startswith(f"--set {text}:"):
-                raise InvalidInput(str(error).replace("--set", flag, 1)) from None
+                raise InvalidInput(str(error).replace("--set", "--grid", 1)) from None
         raise
 
 
-def _refuse_equal(settings: Sequence[Setting], flag: str) -> None:
+def _refuse_equal(settings: Sequence[Setting]) -> None:
     """Refuse two spellings of one value, such as 0.1 and 0.10: they would count as two settings."""
     seen: dict[tuple[str, str], str] = {}
     for setting in settings:
@@ -187,7 +149,7 @@ def _refuse_equal(settings: Sequence[Setting], flag: str) -> None:
             first = seen.setdefault((name, repr(setting.config.value(name))), value)
             if first != value:
                 raise InvalidInput(
-                    f"{flag} {name} lists the same value twice, as {first} and {value}; remove one"
+                    f"--grid {name} lists the same value twice, as {first} and {value}; remove one"
                 )
 
 
@@ -198,7 +160,7 @@ def check_metric(config: Config) -> None:
         raise InvalidInput(
             "a tune compares accuracy, and the first metric here is "
             f"{names[0] if names else 'none'!r}; put accuracy first in task.metrics, or try the "
-            "settings with sweep, which shows every metric"
+            "settings with compare, which shows every metric"
         )
 
 

@@ -10,6 +10,7 @@ and ends with the same numbers.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from fedspend.configuration.config import Config
 from fedspend.configuration.data_inputs import is_real
 from fedspend.configuration.sections import PRIVATE
 from fedspend.engines.table import ENGINES
-from fedspend.errors import InvalidInput, whole_number
+from fedspend.errors import FedspendWarning, InvalidInput, whole_number
 from fedspend.runs.comparison import (
     DOUBT,
     FEW_SEEDS,
@@ -36,10 +37,10 @@ from fedspend.runs.comparison import (
     worded,
 )
 from fedspend.runs.kept import ALL, kept_in, run_missing
+from fedspend.runs.parallel import one_run
 from fedspend.tasks.words import ACCURACY
 from fedspend.tuning.best_config import best_config
 from fedspend.tuning.grid import Setting, check_metric, shared_by
-from fedspend.tuning.sweeping import final_numbers
 
 DEFAULT_SEEDS = 3
 DEFAULT_VALIDATION = 0.2
@@ -173,4 +174,11 @@ def _held_out(config: Config, share: float) -> Config:
 
 def _accuracy(config: Config, seed: int) -> dict[str, Any]:
     """Accuracy on held-out rows of the model that the same run would leave."""
-    return {ACCURACY: final_numbers(config, seed)[ACCURACY]}
+    from fedspend.runs.running import run
+    from fedspend.runs.setup import from_config
+    from fedspend.server.early_stopping import of_kept
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedspendWarning)  # said once, when the plan was checked
+        result = run(from_config(one_run(config, seed)), None)
+    return {ACCURACY: of_kept(result.metrics)[ACCURACY]}

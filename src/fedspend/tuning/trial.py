@@ -24,7 +24,7 @@ from fedspend.ledger import Ledger
 from fedspend.noise.randomness import Randomness
 from fedspend.planning.plan import Plan
 from fedspend.runs.metrics import Observer
-from fedspend.runs.running import load_parameters, named_arrays, open_engine, refuse_aggregation
+from fedspend.runs.running import load_parameters, named_arrays, open_engine
 from fedspend.runs.setup import Setup, flat_parameters, from_config
 from fedspend.runs.stores import MemoryStore
 from fedspend.server.rounds import begin, run_rounds
@@ -50,7 +50,6 @@ def prepared(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedspendWarning)
         setup = from_config(config, ledger, plan, begun=False, secret=secret)
-    refuse_aggregation(setup, kept=True)
     check_score(setup.evaluation)
     if setup.training.server.stop is not None:
         raise InvalidInput(

@@ -245,10 +245,6 @@ PLANS: dict[str, tuple[str, ...]] = {
 
 ALONE = ("--workers", "1", "--quiet")
 FOLDERS: dict[str, tuple[str, ...]] = {
-    "sweep": (
-        *("sweep", "central.toml", "--over", "train.lr=0.1,0.3", "--seeds", "2"),
-        *("-o", "folders/sweep", *ALONE),
-    ),
     "compare": (
         *("compare", "central.toml", "--methods", "dp-fedavg,fedavg", "--seeds", "2"),
         *("-o", "folders/compare", *ALONE),
@@ -258,13 +254,6 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         *("-o", "folders/tune", *ALONE),
     ),
     "search": ("design", "search.toml", "-o", "folders/search", *ALONE),
-    "choose": (
-        *("design", "choose", "central.toml", "--simulate", "--vary", "train.lr=0.1,0.3"),
-        *("--vary", "train.rounds=5", "--vary", "privacy.rate=0.8", "--vary", "policy=uniform"),
-        *("--vary", "privacy.clip=0.5", "--vary", "train.tail_average=1,2"),
-        *("--vary", "schedule=constant", "--most", "6", "--seeds", "1"),
-        *("-o", "folders/choose", "--quiet"),
-    ),
 }
 SEARCH = """[data]
 name = "synthetic"

@@ -1,4 +1,4 @@
-"""Folders of many runs, of version 0.2.0: sweeps, comparisons, tunes, searches and audits.
+"""Folders of many runs, of version 0.2.0: comparisons, tunes, searches and audits.
 
 Guarantee: a folder goes on, and no run in it is made again or changed; or, where the code is not
 the same as then, it is refused and stays as it was. (A search of 0.2.0 goes on whatever the code
@@ -16,11 +16,9 @@ from before.v0_2.kept import read_json
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedspend.errors.FedspendWarning")
 KEPT = {
-    "sweep": "runs.jsonl",
     "compare": "runs.jsonl",
     "tune": "runs.jsonl",
     "search": "trainings.jsonl",
-    "choose": "trainings.jsonl",
 }
 
 

@@ -1,6 +1,5 @@
-// Reads the form, asks the planner (or the tables that an exported page carries), and shows the answer. Everything is set as text, never as HTML.
+// Reads the form, asks the planner, and shows the answer. Everything is set as text, never as HTML.
 const carried = JSON.parse(document.getElementById("data").textContent);
-const tables = carried.tables;
 const state = structuredClone(carried.settings);
 const FIELDS = [...document.querySelectorAll(".field[data-name]")].map((field) => field.dataset.name);
 const WHOLE = new Set(["rounds", "transition", "tail", "parameters"]);
@@ -146,13 +145,11 @@ const show = (answer, took) => {
   showObservers(answer);
   at("command").textContent = `${answer.command} --output plan.json`;
   const { accountant, accountant_chosen: why } = answer.plan;
-  const words = tables
-    ? `Computed beforehand by accountant ${accountant}.`
-    : answer.exact
-      ? `Exact, by accountant ${accountant}${why ? ` (${why})` : ""}.`
-      : "At once, by Rényi curves; exact numbers follow in a moment.";
+  const words = answer.exact
+    ? `Exact, by accountant ${accountant}${why ? ` (${why})` : ""}.`
+    : "At once, by Rényi curves; exact numbers follow in a moment.";
   say(words);
-  at("glance").textContent = `Epsilon up to ${shown(Math.max(...answer.meaning.map((one) => one.epsilon)))} · noise over signal ${shown(answer.average.ratio)}${answer.exact || tables ? "" : " · exact numbers follow"}`;
+  at("glance").textContent = `Epsilon up to ${shown(Math.max(...answer.meaning.map((one) => one.epsilon)))} · noise over signal ${shown(answer.average.ratio)}${answer.exact ? "" : " · exact numbers follow"}`;
   Object.assign(at("results").dataset, { exact: answer.exact, hash: answer.plan.hash, took: took.toFixed(0) });
 };
 const say = (words, bad = false) => {
@@ -163,12 +160,6 @@ const say = (words, bad = false) => {
 };
 
 // --- asking ---------------------------------------------------------------------------------------
-const lookUp = () => {
-  const key = tables.axes.map(([name, values]) => values.indexOf(state[name] ?? null)).join();
-  const found = tables.answers[key];
-  if (!found) throw new Error("these settings are not in the tables of this page");
-  return found;
-};
 let turn = 0, asking = false, again = false;
 const refresh = async () => {
   const mine = ++turn;
@@ -178,7 +169,7 @@ const refresh = async () => {
   asking = true;
   const began = performance.now();
   try {
-    show(tables ? lookUp() : await ask("quick", state), performance.now() - began);
+    show(await ask("quick", state), performance.now() - began);
   } catch (error) {
     say(error instanceof TypeError ? "The planner has stopped; start it again with fedspend planner." : error.message, true);
     return;
@@ -189,7 +180,6 @@ const refresh = async () => {
       refresh();
     }
   }
-  if (tables) return;
   await pause(400);
   if (mine !== turn) return;
   try {
@@ -211,23 +201,20 @@ const number = (input, name, whole) => {
 };
 const read = () => {
   try {
-    if (!tables) {
-      state.groups = [...at("groups").rows].map((row, n) => {
-        const [epsilon, clients] = row.querySelectorAll("input");
-        return [number(epsilon, `Epsilon of group ${n + 1}`, false), number(clients, `Clients of group ${n + 1}`, true)];
-      });
-    }
+    state.groups = [...at("groups").rows].map((row, n) => {
+      const [epsilon, clients] = row.querySelectorAll("input");
+      return [number(epsilon, `Epsilon of group ${n + 1}`, false), number(clients, `Clients of group ${n + 1}`, true)];
+    });
     const used = carried.options[at("policy").value];
     for (const name of FIELDS) {
       const input = at(name), field = input.closest(".field");
       const optional = field.classList.contains("optional"), unused = optional && !used.includes(name);
-      if (input.tagName === "SELECT") state[name] = unused ? null : tables && name !== "policy" && !input.disabled ? JSON.parse(input.value) : input.value;
+      if (input.tagName === "SELECT") state[name] = unused ? null : input.value;
       else if (unused || (optional && input.value.trim() === "")) {
         state[name] = null;
         input.removeAttribute("aria-invalid");
       } else state[name] = number(input, field.querySelector("label").textContent, WHOLE.has(name));
     }
-    if (tables) state.scale = JSON.parse(at("scale").value);
     arrange();
     return null;
   } catch (error) {
@@ -262,17 +249,15 @@ const sliders = [...document.querySelectorAll("input[type=range]")].map((slider)
   return { name, follow };
 });
 const groupRow = ([epsilon, clients]) => {
-  const input = (value, label) => html("input", { inputmode: "decimal", "aria-label": label, value, disabled: Boolean(tables) });
+  const input = (value, label) => html("input", { inputmode: "decimal", "aria-label": label, value });
   const row = html("tr", {}, html("td", {}, input(epsilon, "epsilon")), html("td", {}, input(clients, "clients")));
-  if (!tables) {
-    const remove = html("button", { type: "button", "aria-label": "remove this group" }, "×");
-    remove.addEventListener("click", () => {
-      if (at("groups").rows.length === 1) return;
-      row.remove();
-      refresh();
-    });
-    row.append(html("td", {}, remove));
-  }
+  const remove = html("button", { type: "button", "aria-label": "remove this group" }, "×");
+  remove.addEventListener("click", () => {
+    if (at("groups").rows.length === 1) return;
+    row.remove();
+    refresh();
+  });
+  row.append(html("td", {}, remove));
   return row;
 };
 // As a person would write it: 1e-5 is easier to read than 0.00001.
@@ -280,10 +265,7 @@ const written = (value) => (typeof value === "number" && value > 0 && value < 1e
 const fill = (settings) => {
   Object.assign(state, settings);
   at("groups").replaceChildren(...settings.groups.map(groupRow));
-  for (const name of FIELDS) {
-    if (at(name).tagName === "SELECT" && tables && name !== "policy") continue;
-    at(name).value = written(settings[name]);
-  }
+  for (const name of FIELDS) at(name).value = written(settings[name]);
   for (const slider of sliders) slider.follow();
   arrange();
 };
@@ -292,25 +274,7 @@ const save = (name, text, kind) => {
   link.click();
   URL.revokeObjectURL(link.href);
 };
-const offer = () => {
-  // An exported page offers what its tables hold; everything else is shown as it was.
-  const axes = new Map(tables.axes);
-  for (const name of FIELDS) {
-    const input = at(name);
-    input.closest(".field").querySelector("input[type=range]")?.remove();
-    if (!axes.has(name)) {
-      input.disabled = true;
-      continue;
-    }
-    const select = html("select", { id: name, name }, ...axes.get(name).map((value) => html("option", { value: name === "policy" ? value : JSON.stringify(value) }, value === null ? "default" : String(value))));
-    input.replaceWith(select);
-    select.value = name === "policy" ? state[name] : JSON.stringify(state[name] ?? null);
-  }
-  at("scale").replaceChildren(...axes.get("scale").map((value) => html("option", { value: JSON.stringify(value) }, `× ${value}`)));
-  at("scale").value = "1";
-};
 
-if (tables) offer();
 fill(state);
 at("settings").addEventListener("submit", (event) => event.preventDefault());
 at("settings").addEventListener("input", (event) => {
@@ -319,41 +283,39 @@ at("settings").addEventListener("input", (event) => {
   refresh();
 });
 at("settings").addEventListener("change", (event) => event.target.tagName === "SELECT" && refresh());
-if (!tables) {
-  at("add").addEventListener("click", () => {
-    const largest = Math.max(...state.groups.map(([epsilon]) => epsilon));
-    at("groups").append(groupRow([Number((2 * largest).toPrecision(3)), 10]));
+at("add").addEventListener("click", () => {
+  const largest = Math.max(...state.groups.map(([epsilon]) => epsilon));
+  at("groups").append(groupRow([Number((2 * largest).toPrecision(3)), 10]));
+  refresh();
+});
+at("open").addEventListener("change", async (event) => {
+  const [file] = event.target.files;
+  if (!file) return;
+  try {
+    fill((await ask("open", { name: file.name, text: await file.text() })).settings);
     refresh();
-  });
-  at("open").addEventListener("change", async (event) => {
-    const [file] = event.target.files;
-    if (!file) return;
-    try {
-      fill((await ask("open", { name: file.name, text: await file.text() })).settings);
-      refresh();
-    } catch (error) {
-      turn += 1; // an answer that is on its way is not for this file
-      say(error.message, true);
-    } finally {
-      event.target.value = ""; // so that the same file can be opened again
-    }
-  });
-  at("save-config").addEventListener("click", () => last && save("config.toml", last.config, "application/toml"));
-  at("save-plan").addEventListener("click", async () => {
-    try {
-      save("plan.json", (await ask("plan", state)).text, "application/json");
-    } catch (error) {
-      say(error.message, true);
-    }
-  });
-  at("copy").addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(at("command").textContent).catch(() => {});
-    const range = document.createRange();
-    range.selectNodeContents(at("command"));
-    getSelection().removeAllRanges();
-    getSelection().addRange(range);
-  });
-}
+  } catch (error) {
+    turn += 1; // an answer that is on its way is not for this file
+    say(error.message, true);
+  } finally {
+    event.target.value = ""; // so that the same file can be opened again
+  }
+});
+at("save-config").addEventListener("click", () => last && save("config.toml", last.config, "application/toml"));
+at("save-plan").addEventListener("click", async () => {
+  try {
+    save("plan.json", (await ask("plan", state)).text, "application/json");
+  } catch (error) {
+    say(error.message, true);
+  }
+});
+at("copy").addEventListener("click", async () => {
+  await navigator.clipboard?.writeText(at("command").textContent).catch(() => {});
+  const range = document.createRange();
+  range.selectNodeContents(at("command"));
+  getSelection().removeAllRanges();
+  getSelection().addRange(range);
+});
 let width = innerWidth;
 addEventListener("resize", () => {
   if (innerWidth === width || !last) return;

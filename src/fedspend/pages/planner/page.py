@@ -1,13 +1,11 @@
 """The planner page as HTML: a form, and places that the script fills with answers.
 
-Guarantee: the page holds no numbers of its own. Served, it asks the planner; exported, it looks
-answers up in tables that the planner made, says so, and offers only settings that are in them.
+Guarantee: the page holds no numbers of its own; it asks the planner.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from fedspend.accounting.accountants import ACCOUNTANTS, AUTO
 from fedspend.pages.planner.answers import HEADINGS
@@ -36,30 +34,25 @@ FIELDS = (
 )
 
 
-def planner_page(settings: Settings, tables: dict[str, Any] | None = None) -> str:
-    """The page; with `tables` it is one that works without a server."""
+def planner_page(settings: Settings) -> str:
     data = {
         "settings": settings.to_dict(),
         "options": {policy: list(used_by(policy)) for policy in POLICIES_SHOWN},
         "headings": list(HEADINGS),
-        "tables": tables,
     }
     return document(
         "planner",
-        element("main", _head(exported=tables is not None), _columns(exported=tables is not None)),
+        element("main", _head(), _columns()),
         style=asset("fedspend.pages", "planner.css"),
         script="".join(asset("fedspend.pages", name) for name in ("shared.js", "planner.js")),
-        served=tables is None,
+        served=True,
         data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
     )
 
 
-def _head(*, exported: bool) -> Markup:
+def _head() -> Markup:
     about = (
-        "Numbers on this page were computed beforehand, by the planner, for the settings that it "
-        "offers. The program itself takes any: fedspend planner."
-        if exported
-        else "Every number comes from the planner that training uses. Nothing here touches data or "
+        "Every number comes from the planner that training uses. Nothing here touches data or "
         "spends a budget."
     )
     return element(
@@ -70,43 +63,39 @@ def _head(*, exported: bool) -> Markup:
     )
 
 
-def _columns(*, exported: bool) -> Markup:
+def _columns() -> Markup:
     glance = element("p", id="glance", class_="banner live", aria_hidden="true")
-    return element(
-        "div", _form(exported=exported), _results(exported=exported), glance, class_="columns"
-    )
+    return element("div", _form(), _results(), glance, class_="columns")
 
 
 # --- the form -------------------------------------------------------------------------------------
 
 
-def _form(*, exported: bool) -> Markup:
+def _form() -> Markup:
     return element(
         "form",
-        _groups(exported=exported),
+        _groups(),
         element(
             "fieldset", element("legend", "Terms"), _policy(), map(_field, FIELDS), _accountant()
         ),
-        None if exported else _files(),
+        _files(),
         id="settings",
         autocomplete="off",
     )
 
 
-def _groups(*, exported: bool) -> Markup:
+def _groups() -> Markup:
     head = element(
         "tr",
         element("th", "epsilon", scope="col"),
         element("th", "clients", scope="col"),
-        None if exported else element("td"),
+        element("td"),
     )
     return element(
         "fieldset",
         element("legend", "Budgets by group"),
         element("table", element("thead", head), element("tbody", id="groups"), class_="budgets"),
-        element("label", "All budgets times ", element("select", id="scale"), class_="scale")
-        if exported
-        else element("button", "Add a group", type="button", id="add"),
+        element("button", "Add a group", type="button", id="add"),
         element("p", "Smaller epsilon: better protected, more noise.", class_="note"),
     )
 
@@ -173,7 +162,7 @@ def _files() -> Markup:
 # --- the results ----------------------------------------------------------------------------------
 
 
-def _results(*, exported: bool) -> Markup:
+def _results() -> Markup:
     return element(
         "div",
         element("p", id="status", role="status", class_="banner live"),
@@ -182,7 +171,7 @@ def _results(*, exported: bool) -> Markup:
         _part("What the noise does to the average update", element("div", id="average")),
         _part("What epsilon means", element("div", id="meaning")),
         _part("What each observer learns", element("div", id="observers")),
-        _part("The same on the command line", _command(exported=exported)),
+        _part("The same on the command line", _command()),
         id="results",
         aria_live="off",
     )
@@ -192,9 +181,8 @@ def _part(title: str, content: Content) -> Markup:
     return element("section", element("h2", title), content)
 
 
-def _command(*, exported: bool) -> Markup:
-    copy = element("button", "Copy", type="button", id="copy")
+def _command() -> Markup:
     return join(
         element("pre", element("code", id="command"), tabindex=0),
-        None if exported else copy,
+        element("button", "Copy", type="button", id="copy"),
     )

@@ -2,8 +2,7 @@
 
 Guarantee: whatever a policy returns has been sealed with the exact kernel, so no schedule spends
 more than its budget. All policies spend it to within 1e-7 but `spend-as-you-go-literal`, which
-subtracts epsilons, and `grouped`, which adds noise for every group. Only budgets and public
-parameters enter.
+subtracts epsilons. Only budgets and public parameters enter.
 
 | policy | rates | noise |
 |---|---|---|
@@ -14,7 +13,6 @@ parameters enter.
 | `weights`, `geometric` | constant | `s * weight_t ** -0.5` |
 | `optimal` | constant | where it does the least harm to the final model |
 | `individual-rates` | by client, constant in time | constant |
-| `grouped` | by group, constant in time | constant: that of all groups, added |
 | your own (`shaped`) | as your function says | as your function says, scaled to the budget |
 """
 

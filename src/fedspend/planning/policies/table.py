@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fedspend.basics.choices import near
 from fedspend.basics.registry import Registry
+from fedspend.basics.removed import refuse_removed
 from fedspend.errors import InvalidInput
 from fedspend.planning.policies.base import Policy
 from fedspend.planning.policies.constant import STRICTEST, UNIFORM
-from fedspend.planning.policies.grouped import GROUPED
 from fedspend.planning.policies.individual import INDIVIDUAL_RATES
 from fedspend.planning.policies.optimal import OPTIMAL
 from fedspend.planning.policies.saving import EXACT, LITERAL
@@ -23,7 +23,6 @@ POLICIES: Registry[Policy] = Registry(
     GEOMETRIC,
     OPTIMAL,
     INDIVIDUAL_RATES,
-    GROUPED,
     section="privacy",
 )
 OURS = POLICIES.names
@@ -51,6 +50,7 @@ def policy_for(
     >>> policy_for(None, None, saves=False), policy_for("time-adaptive", None, saves=False)
     ('optimal', 'optimal')
     """
+    refuse_removed(f"privacy.policy={policy}")
     if policy is not None and policy not in POLICIES:
         raise InvalidInput(
             f"policy must be one of {', '.join(POLICIES.names)}; got {policy!r}"

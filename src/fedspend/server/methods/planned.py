@@ -59,7 +59,7 @@ IDP_FEDAVG = MethodEntry(
     "idp-fedavg",
     "each client spends its own budget, evenly over the rounds",
     make=planned("idp-fedavg"),
-    policies=("uniform", "individual-rates", "grouped"),
+    policies=("uniform", "individual-rates"),
     clip_schedule="follows",
 )
 TIME_ADAPTIVE = MethodEntry(

@@ -1,71 +1,15 @@
-"""`fedspend what-if`: what a client or record that leaves has spent, and what it gets back."""
+"""How `fedspend explain --leaves` shows what a client or record that leaves has spent."""
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+from rich.text import Text
 
-from fedspend.cli.flags import add_project
-
-if TYPE_CHECKING:
-    from fedspend.explanation.leaving import Leaving
-
-HELP = "say what a client has spent and gets back if it leaves"
-DESCRIPTION = (
-    "If a client or record leaves after some round: show what it has spent by then, what it gets "
-    "back, what it has left, and what changes for the others. With --ledger, its other runs "
-    "count too. Nothing is written."
-)
-EXAMPLES = """examples:
-  fedspend what-if plan.json --client 17 --leaves 8
-  fedspend what-if plan.json --client north-clinic --leaves 8 --ledger accounts.db
-  fedspend what-if records.json --record 4711 --leaves 0 --json
-"""
+from fedspend.cli.tables import figures
+from fedspend.cli.terminal import console
+from fedspend.explanation.leaving import Leaving
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("plan", metavar="PLAN", help="plan file, .json or .json.gz")
-    add("--client", metavar="ID", help="the client that leaves")
-    add("--record", metavar="ID", help="the record that leaves, if the plan is for records")
-    add(
-        "--leaves",
-        type=int,
-        required=True,
-        metavar="ROUND",
-        help="the last round that has begun when it leaves; 0: before the first",
-    )
-    add("--ledger", metavar="LEDGER", help="the ledger that the plan is charged to")
-    add_project(add)
-    add("--json", action="store_true", help="print JSON with full numbers instead of words")
-
-
-def run(args: argparse.Namespace) -> int:
-    from fedspend.explanation.entry import plan_of, what_if
-
-    plan = plan_of(args.plan)
-    found = what_if(
-        plan,
-        client=args.client,
-        record=args.record,
-        leaves=args.leaves,
-        ledger=args.ledger,
-        project=args.project,
-    )
-    if args.json:
-        import json
-
-        print(json.dumps({"plan": args.plan} | found.numbers(), indent=2, allow_nan=False))
-        return 0
-    show(found, with_ledger=args.ledger is not None, filters_by_norm=plan.by_norm)
-    return 0
-
-
-def show(found: Leaving, *, with_ledger: bool, filters_by_norm: bool) -> None:
-    from rich.text import Text
-
-    from fedspend.cli.terminal import console
-
+def show_leaving(found: Leaving, *, with_ledger: bool, filters_by_norm: bool) -> None:
     out = console()
     out.print(Text(f"{found.title}; epsilon at delta {found.delta:g}", style="bold"))
     out.print()
@@ -110,8 +54,6 @@ def amount(epsilon: float) -> str:
     >>> amount(0.0), amount(10.0), amount(3.2581)
     ('nothing', '10.00', '3.258')
     """
-    from fedspend.cli.tables import figures
-
     return "nothing" if epsilon == 0 else figures(epsilon)
 
 
