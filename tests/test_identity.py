@@ -34,6 +34,7 @@ PAIRS = {
     "a dotted capital I": ("izmir", "\u0130zmir"),
     "hyphen bullet": ("north-clinic", "north\u2043clinic"),
     "hyphenation point": ("north-clinic", "north\u2027clinic"),
+    "swung dash": ("north-clinic", "north\u2053clinic"),
 }
 TERMS = {"delta": 1e-2, "rounds": 2, "rate": 1.0}
 

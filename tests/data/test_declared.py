@@ -74,6 +74,20 @@ def test_a_level_called_other_takes_what_is_not_listed(read):
     assert rows.features.tolist() == [[1, 0], [0, 1]]
 
 
+@pytest.mark.parametrize("cells", ["True,False", "true,false", "TRUE,FALSE"])
+@pytest.mark.parametrize("declared", ["False,True", "false,true"])
+def test_true_and_false_are_the_same_however_a_program_spells_them(read, cells, declared):
+    names = declared.split(",")
+    rows = read(f"x,label\n{cells}\n", labels=names, categories={"x": names})
+    assert rows.features.tolist() == [[0, 1]]
+    assert rows.labels.tolist() == [0]
+
+
+def test_spellings_of_true_that_are_declared_are_different_levels(read):
+    rows = read("x,label\ntrue,0\nTrue,1\n", classes=2, categories={"x": ["True", "true"]})
+    assert rows.features.tolist() == [[0, 1], [1, 0]]
+
+
 def test_a_missing_level_may_be_declared_or_shown_by_an_indicator(read):
     content = "x,label\nred,0\nNA,1\n"
     levels = {"x": ["red", "blue"]}

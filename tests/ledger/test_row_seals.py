@@ -18,7 +18,7 @@ from fedspend.cli.main import main
 from fedspend.client.row_digests import digest, digests
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger
-from fedspend.ledger.row_seals import RowSeals
+from fedspend.ledger.row_seals import RowSeals, file_elsewhere
 from fedspend.runs.row_checks import seals_file
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
@@ -254,6 +254,15 @@ def test_the_place_can_be_stated(book, tmp_path, monkeypatch):
         train_real(tmp_path / "two", ledger=book, clients=clients(south=rows(7)))
 
 
+def test_of_a_ledger_on_a_server_they_are_in_the_users_data_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDSPEND_ROWS", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    usual = tmp_path / ".local" / "share" / "fedspend" / "rows" / "id.json"
+    assert file_elsewhere("id", needed=True) == usual
+    assert file_elsewhere("id", needed=False) is None, "a file has them beside it"
+
+
 def test_simulations_keep_nothing(tiny, tmp_path):
     train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     assert not (tmp_path / "accounts.db.rows").exists()
@@ -317,6 +326,15 @@ def test_a_hold_out_or_a_sample_is_no_change_of_rows(wards, tmp_path):
     train(config, output=tmp_path / "one", ledger=book)
     config["data"] |= {"share": 0.5}
     train(config, output=tmp_path / "two", ledger=book)
+
+
+def test_other_bounds_cannot_be_told_from_other_rows(wards, tmp_path):
+    config, _ = wards
+    book = lasting(tmp_path, "client", ["a", "b", "c"])
+    train(config, output=tmp_path / "one", ledger=book)
+    config["data"] |= {"bounds": {"x": [0, 2]}}
+    with pytest.raises(Refused, match="rows of client 'a'"):
+        train(config, output=tmp_path / "two", ledger=book)
 
 
 @pytest.mark.full

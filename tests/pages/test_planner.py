@@ -105,6 +105,8 @@ def test_noise_that_drowns_the_update_is_said():
     assert loud["drowned"]
     assert "smaller model" in loud["words"]
     assert not calm["drowned"]
+    few = Settings(groups=((10.0, 3),), delta=1e-3, parameters=650)  # logistic regression on digits
+    assert answer(few, exact=False)["average"]["drowned"], "three clients hide nobody"
     assert loud["ratio"] / calm["ratio"] == pytest.approx(1000)
     plan = plan_of(Settings(rounds=4, policy="uniform"), exact=False)
     assert calm["noise"][0] == pytest.approx(math.sqrt(10) * plan.noise_of_average[0])

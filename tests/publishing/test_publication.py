@@ -81,6 +81,7 @@ def test_nothing_in_it_tells_ids_budgets_or_a_digest_that_could_be_tried(publish
     _, about = read_tensors(MODEL.of(published.run))
     assert about["plan"] == plan.hash  # so the run's own file was not simply copied
     assert "accuracy" not in everything
+    assert set(document["run"]) <= {"method", "policy", "noise", "fedspend", "rounds", "lost"}
 
 
 def test_the_public_part_is_the_same_whatever_the_smaller_budgets_are():

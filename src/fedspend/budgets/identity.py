@@ -40,8 +40,9 @@ _UNSEEN = frozenset(
     )
     for code in range(first, last + 1)
 )
-# Dashes outside category Pd: the minus sign, the bullet and the point that hyphenate.
-_DASHES = frozenset("\u2212\u2043\u2027")
+# Dashes outside category Pd: the minus sign, the bullet and the point that hyphenate, and the swung
+# and the upturned dash.
+_DASHES = frozenset("\u2212\u2043\u2027\u2053\u2e43")
 
 
 def normal(raw: str) -> str:

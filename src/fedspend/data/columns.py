@@ -267,6 +267,9 @@ class TypedFrame:
         return self.length
 
 
+_BOOLEANS = ("false", "true")
+
+
 def is_none(value: Any) -> bool:
     return value is None or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
 
@@ -284,6 +287,23 @@ def as_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip()
+
+
+def places_of(names: Sequence[str]) -> dict[str, int]:
+    """The place of each declared level or label, by what a cell may hold. Programs spell yes and no
+    in several ways (pandas writes True into CSV); these are one, unless several are declared.
+
+    >>> places_of(["no", "true"])["True"], places_of(["True", "true"])["true"]
+    (1, 1)
+    """
+    declared = {name: place for place, name in enumerate(names)}
+    spelled = {
+        spelling: place
+        for name, place in declared.items()
+        if name.lower() in _BOOLEANS
+        for spelling in (name.lower(), name.title(), name.upper())
+    }
+    return spelled | declared
 
 
 def distinct_ids(column: Column) -> npt.NDArray[Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedspend.basics.arrays import BoolArray, FloatArray
 from fedspend.basics.choices import choose
-from fedspend.data.columns import Column, Frame, check_column
+from fedspend.data.columns import Column, Frame, check_column, places_of
 from fedspend.data.dataset import Bounds, Features, read_bounds
 from fedspend.errors import InvalidInput, finite_number
 
@@ -81,7 +81,7 @@ class CategoryColumn:
 
     def read(self, column: Column, marks: Collection[str]) -> FloatArray:
         """(rows, features): 1 for the cell's level, 0 elsewhere."""
-        place = {level: n for n, level in enumerate(self.levels)}
+        place = places_of(self.levels)
         other = place.get(OTHER, len(self.levels)) if self.other else None
         cells = column.text()
         absent = self._absent(column, cells, marks)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fedspend.basics.arrays import IntArray
 from fedspend.basics.choices import choose
-from fedspend.data.columns import Column, Frame
+from fedspend.data.columns import Column, Frame, places_of
 from fedspend.data.dataset import read_bounds
 from fedspend.errors import InvalidInput, whole_number
 from fedspend.tasks.kinds import CLASSES, NUMBERS, SEVERAL
@@ -186,7 +186,7 @@ def _bounds(given: Any, columns: tuple[str, ...]) -> tuple[tuple[float, float], 
 
 def _places(column: Column, names: Sequence[str]) -> IntArray:
     """The place of each cell in the list of names."""
-    place = {name: n for n, name in enumerate(names)}
+    place = places_of(names)
     cells = column.text()
     for row, cell in enumerate(cells):
         if cell not in place:

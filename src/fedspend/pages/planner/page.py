@@ -30,7 +30,12 @@ FIELDS = (
     ),
     ("tail", "Tail", "the final model is the mean of this many last iterates", "linear 1 16"),
     ("clip", "Clip", "clip norm of the average client", ""),
-    ("parameters", "Model size", "number of parameters that are trained", "log 100 10000000"),
+    (
+        "parameters",
+        "Model size",
+        "number of parameters that are trained; files do not tell it, so set yours",
+        "log 100 10000000",
+    ),
 )
 
 
