@@ -25,7 +25,7 @@ from fedspend.configuration.config import config_of
 from fedspend.errors import InvalidInput, Refused
 from fedspend.noise import discrete_gaussian
 from fedspend.noise.discrete_gaussian import sample
-from fedspend.noise.grid import FINE_BITS, Grid, check_on_grid, sum_excess
+from fedspend.noise.grid import FINE_BITS, Grid, check_bits, check_on_grid, sum_excess
 from fedspend.noise.numbers import steps_for
 from fedspend.noise.randomness import Randomness
 from fedspend.runs.running import run
@@ -130,6 +130,15 @@ def test_a_decision_takes_as_many_bits_as_it_needs():
     low = discrete_gaussian._decide(near - 2**14, 3, 1, variance, ceiling, more)
     high = discrete_gaussian._decide(near + 2**14, 3, 1, variance, ceiling, more)
     assert (low, high) == (True, False)
+
+
+def test_a_decision_is_not_made_within_its_own_error():
+    """A coin of 1/2 - 2^-192, against a probability that is smaller by a little more than that."""
+    ceiling = 2 + Fraction(1, 10**41)
+    ones = np.array([2**64 - 1], dtype=np.uint64)
+    assert not discrete_gaussian._decide(
+        2**63 - 1, Fraction(0), 0, Fraction(1), ceiling, lambda _: ones
+    )
 
 
 def test_geometric_numbers_go_on_beyond_a_word():
@@ -238,6 +247,10 @@ def test_overflow_is_counted():
     assert overflowed == 1
     assert np.abs(update).max() <= 128
     assert np.array_equal(update, np.rint(update))
+
+
+def test_the_fewest_and_the_most_bits_are_taken():
+    assert [check_bits(bits) for bits in (8, 32)] == [8, 32]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from fedspend.verification.second_accountant import (
     _merged,
     divergence_of_schedule,
     epsilon_at,
+    fft,
     fft_epsilon,
     pld_epsilon,
     pld_epsilons,
@@ -176,6 +177,29 @@ def test_conversion_is_the_formula_and_never_negative():
 
 def test_known_pld_epsilon():
     assert pld_epsilon([0.9], [2.424098], [25], 1e-5) == pytest.approx(9.295, abs=0.011)
+
+
+def test_every_round_counts_as_often_as_it_is_played():
+    """Without sampling, k rounds are one round at the noise divided by sqrt(k)."""
+    for count in (2, 3):
+        once = pld_epsilon([1.0], [4.0 / math.sqrt(count)], [1], 1e-5)
+        assert pld_epsilon([1.0], [4.0], [count], 1e-5) == pytest.approx(once, rel=1e-3)
+
+
+def test_rounds_that_give_nothing_away_cost_nothing():
+    assert fft._epsilon_of_losses(np.array([-2.0, -1.0]), np.full(2, 0.5), 0.1) == 0.0
+
+
+@pytest.mark.parametrize("direction", ["add", "remove"])
+def test_losses_on_a_coarse_grid_keep_their_mean(direction):
+    """Rounding may not move the sum of the losses, however many rounds there are."""
+    q, s, k = np.array([0.2]), np.array([1.0]), np.array([50])
+    losses, mass = fft._composed_losses(direction, q, s, k, 0.7, 9.0, 1e-9)
+    x = np.linspace(-9.0, 10.0, 200_001)
+    ratio = np.log1p(q * np.expm1(x - 0.5))
+    density = np.exp(-(x**2) / 2) * (np.exp(ratio) if direction == "remove" else 1)
+    mean = float(density @ (ratio if direction == "remove" else -ratio) / density.sum())
+    assert float(losses @ mass) == pytest.approx(50 * mean, rel=1e-6)
 
 
 @pytest.mark.full(only=["q6-s6-k6-1e-05"])
