@@ -301,7 +301,7 @@ def test_a_mutant_meets_the_tests_of_its_lines_cheapest_first(tmp_path):
         "b.py::slow",
     ]
     # values of e.py may depend on it
-    assert not mutate.is_swapped(a_mutant(), tests, tmp_path)
+    assert not mutate.is_swapped(a_mutant(), tests, {}, tmp_path)
 
 
 def test_what_runs_on_import_meets_the_files_of_its_module(tmp_path):
@@ -315,7 +315,8 @@ def test_what_runs_on_import_meets_the_files_of_its_module(tmp_path):
     for mutant in (a_mutant(imported=True), a_mutant()):
         met = mutate.tests_of(mutant, tests, tmp_path)
         assert [test.id for test in met] == ["c.py::names", "b.py::runs"]
-    assert not mutate.is_swapped(a_mutant(imported=True), tests, tmp_path)
+    assert not mutate.is_swapped(a_mutant(imported=True), tests, {}, tmp_path)
+    assert not mutate.is_swapped(a_mutant(), tests[:1], {"src/a.py": 1 << 4}, tmp_path)
 
 
 def test_a_torn_line_is_not_read(tmp_path):

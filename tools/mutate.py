@@ -177,18 +177,22 @@ def record_coverage(root: Path, folder: Path, files: list[str], options: list[st
     """Run tests, and keep in `cover.jsonl` what each of them runs."""
     with tempfile.TemporaryDirectory(prefix="mutate-") as scratch:
         run_pytest(root, options, MUTATE_COVER=[scratch, str(root), files])
-        tests, failed = read_recorded(Path(scratch), root)
+        tests, loaded, failed = read_recorded(Path(scratch), root)
     sources = {file: digest_of((root / file).read_bytes()) for file in files}
-    write_lines(folder / "cover.jsonl", [{"sources": sources}, *map(asdict, tests)])
+    about = {"sources": sources, "loaded": loaded}
+    write_lines(folder / "cover.jsonl", [about, *map(asdict, tests)])
     spent = sum(test.seconds for test in tests)
     print(f"{len(tests)} tests, {spent:.0f} processor seconds; {failed} failed or skipped")
 
 
-def read_recorded(scratch: Path, root: Path) -> tuple[list[Case], int]:
-    """From every process that ran tests: the tests, and how many are no use."""
+def read_recorded(scratch: Path, root: Path) -> tuple[list[Case], dict[str, int], int]:
+    """From every process that ran tests: the tests, the lines of each file that ran before any file
+    of tests was imported, and how many tests are no use.
+    """
     from coverage import CoverageData
 
     tests, failed = [], 0
+    loaded: dict[str, int] = defaultdict(int)
     for path in sorted(scratch.glob("tests.*")):
         ran: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))  # context, file
         data = CoverageData(str(path.with_name(path.name.replace("tests", "lines"))))
@@ -198,6 +202,8 @@ def read_recorded(scratch: Path, root: Path) -> tuple[list[Case], int]:
             for line, contexts in data.contexts_by_lineno(file).items():
                 for context in contexts:
                     ran[context][name] |= 1 << line
+        for name, lines in ran[""].items():
+            loaded[name] |= lines
         for id, about in json.loads(path.read_text()).items():
             file = id.partition("::")[0]
             names = (f"lines {id}", f"shared {file}", f"imported {file}")
@@ -205,15 +211,15 @@ def read_recorded(scratch: Path, root: Path) -> tuple[list[Case], int]:
                 some = (dict(ran[name]) for name in names)
                 tests.append(Case(id, round(about["seconds"], 4), *some))
             failed += not about["ok"]
-    return tests, failed
+    return tests, loaded, failed
 
 
-def read_cover(folder: Path, root: Path) -> list[Case]:
+def read_cover(folder: Path, root: Path) -> tuple[list[Case], dict[str, int]]:
     about, *lines = read_lines(folder / "cover.jsonl")
     for file, digest in about["sources"].items():
         if digest_of((root / file).read_bytes()) != digest:
             raise SystemExit(f"{file} has changed since the tests were recorded; cover again")
-    return [Case(**line) for line in lines]
+    return [Case(**line) for line in lines], about["loaded"]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -252,13 +258,13 @@ def tests_of(mutant: Mutant, tests: list[Case], root: Path) -> list[Case]:
     return sorted(found, key=rank)
 
 
-def is_swapped(mutant: Mutant, tests: list[Case], root: Path) -> bool:
+def is_swapped(mutant: Mutant, tests: list[Case], loaded: dict[str, int], root: Path) -> bool:
     """Whether functions that exist can become those of the mutant. Not if values that depend on it
     may exist, too, or child processes may be what runs it.
     """
     ran = any(test.ran(mutant.file) & mutant.bits for test in tests)
-    before = any(test.imported.get(mutant.file, 0) & mutant.bits for test in tests)
-    if mutant.imported or before or not ran:
+    imports = (loaded, *(test.imported for test in tests))
+    if mutant.imported or not ran or any(one.get(mutant.file, 0) & mutant.bits for one in imports):
         return False
     codes = changed_codes(mutant, root).items()
     return all(len(before.co_freevars) == len(after.co_freevars) for before, after in codes)
@@ -354,13 +360,16 @@ class Trials:
         self.failed = False
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: Any) -> bool:
+    def pytest_runtestloop(self, session: Any) -> bool | None:
+        if session.testsfailed:
+            return None  # some could not be imported; pytest ends here
         self.items = {
             item.nodeid: item
             for item in session.items
             if (item.get_closest_marker("full") is not None) == (self.suite == "full")
         }
-        self.tests = [test for test in read_cover(self.folder, self.root) if test.id in self.items]
+        tests, _ = read_cover(self.folder, self.root)
+        self.tests = [test for test in tests if test.id in self.items]
         self.caches = caches_of(self.root)
         self.functions = [one for one in gc.get_objects() if type(one) is FunctionType]
         gc.freeze()
@@ -491,9 +500,9 @@ def run_suite(root: Path, folder: Path, suite: str, workers: int, most: float) -
     pending = [one for one in read_mutants(folder) if (one.id, suite) not in found]
     if suite == "full":
         pending = [one for one in pending if not found[one.id, "quick"]["killed"]]
-    tests = read_cover(folder, root)
+    tests, loaded = read_cover(folder, root)
     met = {one.id: {test.file for test in tests_of(one, tests, root)} for one in pending}
-    swapped = [one.id for one in pending if is_swapped(one, tests, root)]
+    swapped = [one.id for one in pending if is_swapped(one, tests, loaded, root)]
     where = {"where": [str(root), str(folder)], "suite": suite, "most": most}
     options = ["--rootdir", str(root), "--capture=sys"]
     if swapped:
