@@ -21,6 +21,7 @@ def plan(budgets=BUDGETS, split=None, policy="grouped", **changes) -> Plan:
     return fedspend.plan(budgets, policy=policy, options=options, **(TERMS | changes))
 
 
+@pytest.mark.full(but=["0.3-equal", "1.0-best", "1.0-equal"])
 @pytest.mark.parametrize("split", ["best", "equal"])
 @pytest.mark.parametrize("rate", [0.05, 0.3, 1.0])
 def test_the_noise_is_that_of_all_groups_and_each_group_alone_meets_its_budget(split, rate):

@@ -307,6 +307,7 @@ def test_many_schedules_are_sampled_and_the_sample_is_stated():
     assert (other.by_pld != result.by_pld).any()
 
 
+@pytest.mark.full(only=["9-24"])
 @pytest.mark.parametrize(("rounds_read", "schedules_read"), [(2000, 28), (78, 26), (9, 24)])
 def test_longer_schedules_are_sampled_more_thinly(monkeypatch, rounds_read, schedules_read):
     """Schedules of three distinct rounds: as many as `max_pld` says and the rounds allow, but at

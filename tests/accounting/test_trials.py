@@ -249,6 +249,7 @@ def test_a_costlier_trial_makes_a_costlier_tune(trials, one, other):
 # --- how many -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize(
     "trials",
     [
@@ -283,6 +284,7 @@ def test_the_number_of_trials_has_the_distribution_that_is_accounted(trials):
     assert drawn.mean() == pytest.approx(trials.mean, rel=0.15)
 
 
+@pytest.mark.full
 def test_the_last_word_ends_too():
     for trials in (trials_of("logarithmic", 200.0), Poisson(200.0), trials_of("geometric", 1.01)):
         assert 1 <= trials.draw(2**BITS - 1) < 200_000

@@ -95,6 +95,7 @@ def test_approving_twice_is_approving_once(mine, offer):
         assert ledger.state.entries == 3
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -121,6 +122,7 @@ def test_the_budget_is_the_clients_own_and_must_be_stated(tmp_path, offer):
         account(tmp_path, budget=60.0).approve(offered(run="another").slice_of(0))
 
 
+@pytest.mark.full
 def test_a_second_run_is_on_top_of_the_first(tmp_path):
     found = account(tmp_path, budget=4.0)
     found.approve(offered(run="first").slice_of(0))
@@ -254,6 +256,7 @@ INSTANTS = {
 }
 
 
+@pytest.mark.full(but=["commit"])
 @pytest.mark.parametrize("where", ["work", *INSTANTS])
 def test_killed_between_charge_and_answer(mine, offer, where):
     """Whatever was kept is sent, and what was not kept was never sent: one answer leaves."""

@@ -138,6 +138,7 @@ def test_at_rate_one_sampling_moves_nothing():
     assert forecast(plan, Course(plan.rounds), 1.0, assumed).sampling == 0
 
 
+@pytest.mark.full(but=["30.0"])
 @pytest.mark.parametrize("distance", [0.3, 3.0, 30.0])
 def test_theory_finds_the_best_of_the_whole_grid(distance):
     vary = {
@@ -431,6 +432,7 @@ def test_a_simulation_begins_with_theory_if_that_is_better():
     assert found.tried[0].score > found.start.score
 
 
+@pytest.mark.full
 def test_methods_that_adapt_their_clip_are_simulated():
     config = base(method={"name": "adaptive-clip"}, privacy=GENEROUS)
     found = choose(config, vary=QUICK, simulate=True, seeds=1)
@@ -450,6 +452,7 @@ def test_numbers_of_the_model_are_measured_on_public_rows():
     assert found.stride > 0
 
 
+@pytest.mark.full(but=["uniform"])
 @pytest.mark.parametrize("policy", ["uniform", "individual-rates:rates", "spend-as-you-go:0.3"])
 def test_the_measured_bias_of_rounds_is_below_theorem_2(policy):
     config = config_of_candidate(

@@ -67,6 +67,7 @@ def findings(outcome) -> Findings:
 # --- the points are what training gives ---
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("quick_verify")
 def test_a_point_is_the_mean_of_real_trainings_of_that_many_rounds(findings):
     """One search training serves every T: training T rounds with `fedspend train` gives the same
@@ -413,6 +414,7 @@ def test_policies_are_compared_at_the_same_budget(policies):
     assert "[method]" in config_of_point(found, chosen)
 
 
+@pytest.mark.full
 def test_the_schedules_of_policies_are_the_planners(policies):
     saving = policies.findings.search.plans[1]
     made = plan(

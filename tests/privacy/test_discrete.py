@@ -457,6 +457,7 @@ def log_masses(deviation: float, shift: int, reach: int = 400) -> np.ndarray:
     return log - np.logaddexp.reduce(log)
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     ("deviation", "rounding", "seen"), [(2.0, 0.5, False), (0.65, 0.6, True), (0.7, 0.5, True)]
 )
@@ -589,7 +590,7 @@ def small(**changes):
     return {section: values | changes.get(section, {}) for section, values in SMALL.items()}
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["dp-fedavg-discrete"])
 @pytest.mark.parametrize("noise", ["discrete", "discrete-distributed"])
 @pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
 def test_every_client_level_method_trains_with_discrete_noise(noise, method):
@@ -647,6 +648,7 @@ def test_sum_on_the_grid_is_near_the_sum_of_clipped_updates():
         assert np.array_equal(whole.statistics.zeroed, exact.statistics.zeroed)
 
 
+@pytest.mark.full(but=["None"])
 @pytest.mark.parametrize("layers", [None, (300, 700)])
 def test_on_a_coarse_grid_clients_stay_within_their_clip_and_without_bias(layers):
     """Rounding lengthens an update by a tenth here: the clip before rounding must leave room, or
@@ -677,6 +679,7 @@ def test_the_bit_in_whole_numbers():
     assert values.std() == pytest.approx(0.15, rel=0.1)
 
 
+@pytest.mark.full
 def test_engines_agree_on_the_grid():
     ends = []
     for engine in ("local", "reference"):

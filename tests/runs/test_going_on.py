@@ -65,6 +65,7 @@ def test_a_copy_in_the_place_of_the_original_is_noticed(begun, tmp_path):
     train(config, output=folder, resume=True, moved=True)
 
 
+@pytest.mark.full(only=["inside"])
 def test_a_moved_run_goes_on_in_its_new_place_only(begun, tmp_path, capsys):
     config, folder, inside = begun
     shutil.copytree(folder, tmp_path / "kept")
@@ -85,6 +86,7 @@ def test_a_moved_run_goes_on_in_its_new_place_only(begun, tmp_path, capsys):
         assert moves == [str(tmp_path / "new")]
 
 
+@pytest.mark.full(but=["inside"])
 def test_a_copy_with_its_own_ledger_is_not_a_move_while_the_original_is_there(begun, tmp_path):
     config, folder, inside = begun
     shutil.copytree(folder, tmp_path / "copy")
