@@ -122,7 +122,6 @@ def test_the_budget_is_the_clients_own_and_must_be_stated(tmp_path, offer):
         account(tmp_path, budget=60.0).approve(offered(run="another").slice_of(0))
 
 
-@pytest.mark.full
 def test_a_second_run_is_on_top_of_the_first(tmp_path):
     found = account(tmp_path, budget=4.0)
     found.approve(offered(run="first").slice_of(0))

@@ -343,7 +343,6 @@ def test_a_grid_needs_the_engine_and_the_engine_a_grid(tiny, elsewhere):
         fedspend.train(tiny, grid=grid)
 
 
-@pytest.mark.full
 def test_sigterm_stops_after_the_round_and_resume_goes_on(tiny, elsewhere, tmp_path):
     server, grid = elsewhere(tiny)
     path = tmp_path / "training.toml"

@@ -211,7 +211,6 @@ def test_what_is_left_is_spent_and_no_more(config, method, tmp_path):
             )
 
 
-@pytest.mark.full
 def test_a_plan_of_what_is_left_belongs_to_its_ledger(config, tmp_path):
     config["privacy"]["randomness"] = "os"
     place = tmp_path / "accounts.db"
@@ -399,7 +398,6 @@ def test_lost_rounds_can_be_made_up_for(config, method, lost, tmp_path):
     assert again.plan.hash == new.hash, "a finished run stays as it is"
 
 
-@pytest.mark.full
 def test_replanning_on_top_of_an_earlier_run(config, tmp_path):
     """What other runs have spent counts too: the lifetime budget is kept, and used."""
     config["privacy"]["randomness"] = "os"

@@ -425,7 +425,6 @@ def test_every_method_verifies_and_survives_its_file(method, tmp_path):
         RecordPlan.load(tmp_path / "plan.json")
 
 
-@pytest.mark.full
 def test_the_filter_stops_records_one_after_the_other():
     budgets = np.repeat([0.3, 0.6, 1.2, 3.0], 3)
     plan = a_plan(budgets, Terms(1e-3, 20, 4, 1.0, 6.0), method="filter")
@@ -559,7 +558,6 @@ def test_a_run_is_accounted_and_can_be_resumed(config, tmp_path):
     assert "noise_deviation" not in last
 
 
-@pytest.mark.full
 def test_records_that_ran_out_stop_contributing(config, tmp_path):
     place = tmp_path / "accounts.db"
     first = fedspend.train(config, output=tmp_path / "a", ledger=place)
