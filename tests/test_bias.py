@@ -57,7 +57,7 @@ def error(plan: Plan, round: int, updates: np.ndarray, sampled: np.ndarray) -> n
     return (updates.mean(axis=1) - released).mean(axis=0)
 
 
-@pytest.mark.full(but_every=4)
+@pytest.mark.full(but=["0.3-normal-uniform"])
 @pytest.mark.parametrize("policy", ["uniform", "individual-rates", "spend-as-you-go"])
 @pytest.mark.parametrize("draw", [normal, heavy])
 @pytest.mark.parametrize("clip", [0.3, 2.0])

@@ -139,6 +139,7 @@ def test_what_has_changed_since_a_revision(repository):
     assert changed_tests.changed_files(repository, "HEAD~1") == since
 
 
+@pytest.mark.full
 def test_what_is_printed(repository, monkeypatch, capsys):
     monkeypatch.setattr(changed_tests, "ROOT", repository)
     monkeypatch.setattr(changed_tests, "changed_files", lambda _, base: [f"docs/{base}.md"])

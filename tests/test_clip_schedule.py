@@ -277,6 +277,7 @@ def test_a_run_on_a_config_follows_by_default_and_drops_rounds_at_zero():
     ).plan.clip_factors.tolist() == ([1.0] * 5)
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("noise", ["central", "distributed", "discrete", "discrete-distributed"])
 def test_every_kind_of_noise_runs_with_it(noise):
     done = fedspend.train(changed(privacy={"noise": noise, "clip_schedule": [1, 0.9, 0.5, 0.3, 2]}))

@@ -645,6 +645,7 @@ def test_varied_values_may_be_lists_and_tables(chosen):
 OF_POLICY = {"saving_rate": "0.3", "weights": "1.2"}
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
 def test_every_policy_of_a_method_makes_another_plan(chosen, method):
     from fedspend.configuration.plan_inputs import resolve
@@ -945,6 +946,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(
     st.lists(
         st.tuples(

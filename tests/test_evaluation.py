@@ -227,6 +227,7 @@ def forms_of(number):
 
 
 # A loss has its first five decimals in common with some other number in the files with chance 3e-4.
+@pytest.mark.full(but=["operator"])
 @pytest.mark.usefixtures("system_from_a_seed")
 @pytest.mark.parametrize("mode", ["none", "private", "operator"])
 def test_a_real_run_leaves_no_exact_number_about_rows_of_clients(config, tmp_path, mode):
@@ -372,6 +373,7 @@ def test_a_run_goes_on_with_the_rows_that_it_held_out(config, tmp_path, monkeypa
     assert used == [key]
 
 
+@pytest.mark.full(but=["cut"])
 @pytest.mark.parametrize("damage", ["lost", "changed", "cut"])
 def test_a_lost_or_changed_key_is_refused_in_one_line(config, tmp_path, damage):
     folder = tmp_path / "run"

@@ -14,6 +14,7 @@ import fedspend
 pytestmark = pytest.mark.usefixtures("quick_verify")
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize("at", ["play", "keep", "enter", "kept", "told"])
 def test_a_run_dies_where_it_is_told_to(at, tmp_path):
     with killed(at=at, round=2):

@@ -307,6 +307,7 @@ def real_series(values, index):
     return pytest.importorskip("pandas").Series(values, index=index)
 
 
+@pytest.mark.full(but=["Series"])
 @pytest.mark.parametrize(
     "make", [lambda values, index: dict(zip(index, values, strict=True)), Series, real_series]
 )

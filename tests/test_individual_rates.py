@@ -24,6 +24,7 @@ def worth(made) -> float:
     return float((made.sampling_rate[0] / made.noise_multiplier[0]).mean())
 
 
+@pytest.mark.full(but_every=6)
 @pytest.mark.parametrize("rate", [0.02, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("split", ["best", "rates"])
 def test_budgets_are_spent_exactly_at_the_mean_rate(rate, split):
@@ -105,6 +106,7 @@ def test_a_run_takes_it_from_its_config():
     assert len(done.metrics) == 3
 
 
+@pytest.mark.full(but=["budgets0-terms0"])
 @pytest.mark.parametrize(
     ("budgets", "terms"),
     [

@@ -104,6 +104,7 @@ def test_large_noise_gives_the_closed_form():
     assert gain == pytest.approx(h.sum() ** 2 / (25 * (h**2).sum()), rel=2e-3)
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.9])
 @pytest.mark.parametrize(("rho", "tail"), [(1.0, 1), (0.95, 8), (0.8, 1), (0.5, 4)])
 def test_it_is_never_worse_than_uniform_and_says_what_it_gains(rate, rho, tail):
@@ -128,7 +129,7 @@ def test_the_closed_form_loses_where_rounds_are_sampled_and_this_does_not(rate):
     assert (closed > flat) == (rate == 0.01)
 
 
-@pytest.mark.full(only=["budgets1-0.001-0.05"])
+@pytest.mark.full(but=["budgets0-5e-05-0.9"])
 @pytest.mark.parametrize("rate", [0.05, 0.9])
 @pytest.mark.parametrize(("budgets", "close"), [([4.0], 5e-5), ([2.0, 10.0], 1e-3)])
 def test_no_other_shape_is_better(rate, budgets, close):
@@ -148,6 +149,7 @@ def test_no_other_shape_is_better(rate, budgets, close):
             assert ((h * s / rate) ** 2).sum() >= best * (1 - close)
 
 
+@pytest.mark.full(but=["0.8"])
 @pytest.mark.parametrize("contraction", [None, 0.8])
 def test_a_schedule_depends_on_no_other_budget(contraction):
     """So that what is published of the largest budget says nothing about the others."""
@@ -196,6 +198,7 @@ def test_without_a_contraction_it_is_safe_for_all_and_gains_where_it_is_likely()
         assert made.parameters["expected"]["worst"] <= 1.01
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize(
     "terms",
     [
@@ -271,6 +274,7 @@ def test_pld_keeps_the_gain():
     assert noise_of(made, h) < noise_of(plan([4.0], rounds=4, contraction=0.7), h)
 
 
+@pytest.mark.full(only=["3.0"])
 @pytest.mark.parametrize("noise", [3.0, None])
 def test_what_is_stated_counts_what_a_private_metric_takes(noise):
     """A metric takes the same of every round, so more of the noisy ones."""

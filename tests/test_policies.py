@@ -185,6 +185,7 @@ def test_no_client_is_ever_over_and_none_is_under(drawn):
     assert ((reached >= 0.999 * target) | floor).all()
 
 
+@pytest.mark.full
 def test_many_clients_are_within_five_hundredths_of_a_percent():
     budgets = np.random.default_rng(5).uniform(0.5, 30, 6000)
     plan = plan_by_rdp(budgets, delta=1e-6, rounds=10, rate=0.9, saving_rate=0.5)

@@ -868,6 +868,7 @@ def test_a_list_has_no_names(options, tmp_path):
         assert ledger.accounts().names == ["north", "south"]
 
 
+@pytest.mark.full(but=["config"])
 @pytest.mark.parametrize("spend", ["config", "remaining"])
 def test_a_client_that_withdraws_in_the_middle_of_a_run_stops_it(config, accounts, tmp_path, spend):
     """The plan counts on it: the run goes no further, and the refusal says what to do."""

@@ -158,7 +158,7 @@ def test_off_changes_nothing():
     assert metrics_of(shape={"blur": 0, "lus": 0.0}) == metrics_of()
 
 
-@pytest.mark.full(only=["time-adaptive"])
+@pytest.mark.full(but=["idp-fedavg"])
 @pytest.mark.parametrize("name", ["idp-fedavg", "time-adaptive", "adaptive-clip"])
 def test_the_ball_follows_each_client_s_clip_of_the_round(name, monkeypatch):
     """The engine gets the method's own clips, round by round."""
@@ -229,6 +229,7 @@ def test_fedavg_has_no_ball():
     assert [line["accuracy"] for line in shaped] == [line["accuracy"] for line in plain]
 
 
+@pytest.mark.full
 def test_from_arrays():
     import fedspend
 

@@ -56,6 +56,7 @@ def test_there_and_back(content):
     )
 
 
+@pytest.mark.full
 @given(contents, st.randoms())
 def test_equal_content_gives_equal_bytes(content, dice):
     held, about = content

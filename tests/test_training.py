@@ -431,6 +431,7 @@ def test_your_own_csv_with_budgets_by_client_id(tmp_path):
         from_config(config_of(sections))
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("method", CLIENT_METHODS)
 def test_the_quickstart_config_serves_every_method(method):
     from fedspend.configuration.config import load_config

@@ -19,9 +19,11 @@ from scipy.optimize import brentq
 import fedspend
 from fedspend.errors import InvalidInput
 from fedspend.planning.schedules import Schedules
+from fedspend.verification.findings import unreadable
 from fedspend.verification.second_accountant import renyi_divergence
 from fedspend.verification.verify import (
     Verification,
+    accounted_part,
     lowest_epsilon,
     no_amplification,
     participation_revealed,
@@ -305,6 +307,7 @@ def test_many_schedules_are_sampled_and_the_sample_is_stated():
     assert (other.by_pld != result.by_pld).any()
 
 
+@pytest.mark.full(only=["9-24"])
 @pytest.mark.parametrize(("rounds_read", "schedules_read"), [(2000, 28), (78, 26), (9, 24)])
 def test_longer_schedules_are_sampled_more_thinly(monkeypatch, rounds_read, schedules_read):
     """Schedules of three distinct rounds: as many as `max_pld` says and the rounds allow, but at
@@ -362,3 +365,16 @@ def test_observer_divergences_are_ordered():
     assert (renyi_divergence(q, s, a) < participation_revealed(q, s, a)).all()
     assert (participation_revealed(q, s, a) < no_amplification(q, s, a)).all()
     np.testing.assert_allclose(participation_revealed(1.0, s, a), no_amplification(1.0, s, a))
+
+
+@pytest.mark.parametrize("steps", ["many", 3, 0, math.nan])
+def test_noise_on_steps_that_are_none_counts_for_nothing(steps):
+    assert accounted_part(steps) == 0.0
+    assert accounted_part(None) == 1.0
+    assert 0.99 < accounted_part(100) < 1.0
+
+
+def test_a_plan_that_cannot_be_read_passes_nothing(small):
+    verdict = unreadable(small, ValueError("why"))
+    assert not verdict.ok
+    assert failed_checks(verdict) == {"readable"}

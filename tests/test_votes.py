@@ -210,6 +210,7 @@ class Noiseless:
         return dataclasses.replace(self.method.terms(round, state), deviation=0.0)
 
 
+@pytest.mark.full(but=["local"])
 @pytest.mark.parametrize("engine", ["local", "reference"])
 def test_without_noise_and_with_everyone_labels_are_the_plurality_of_the_clients_models(
     voting, engine
@@ -323,6 +324,7 @@ def test_noise_on_votes_is_as_planned_and_missing_noise_would_be_noticed(voting,
             assert not has_deviation(only_noise(voting, change=without))
 
 
+@pytest.mark.full(but=["discrete"])
 @pytest.mark.parametrize("noise", ["discrete", "discrete-distributed"])
 def test_discrete_noise_trains_and_repeats(voting, noise):
     voting["privacy"] |= {"noise": noise}
@@ -349,7 +351,7 @@ def test_with_much_budget_the_student_learns(voting):
     )
 
 
-@pytest.mark.full(only=["cnn"])
+@pytest.mark.full
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_threads_and_workers_change_no_bit(voting, model, monkeypatch):
     monkeypatch.setattr("fedspend.engines.clientwise._BLOCK_CLIENTS", 2)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspend.accounting import ORDERS, epsilon, noise_multiplier, rdp
+from fedspend.accounting.calibration import Runs
 from fedspend.accounting.curves import Curve, curve
 from fedspend.accounting.rdp import NOISE_RANGE
 from fedspend.accounting.roots import safe_roots
@@ -39,7 +40,7 @@ def test_never_low_and_right_to_one_in_a_million(budget, rate, rounds, delta):
         assert spent(max(0.05, noise * (1 - 1e-6)), rate, rounds, delta) > budget * (1 - 1e-7)
 
 
-@pytest.mark.full(only=["0.0001"])
+@pytest.mark.full(but=["0.9"])
 @pytest.mark.parametrize("rate", [0.9, 0.01, 1e-4])
 def test_many_at_once_equal_one_by_one(rate):
     budgets = np.exp(np.random.default_rng(3).uniform(np.log(0.2), np.log(40), 3000))
@@ -101,6 +102,7 @@ def test_bad_input_is_named(arguments, names):
         noise_multiplier(*arguments)
 
 
+@pytest.mark.full
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.floats(-8, 8).map(lambda x: round(x, 9)), min_size=1, max_size=20),
@@ -148,6 +150,7 @@ def test_threads_may_share_a_curve(monkeypatch):
     np.testing.assert_allclose(shared.rdp(wanted), exact, rtol=1e-5)
 
 
+@pytest.mark.full(but=["0.9"])
 @pytest.mark.parametrize("rate", [0.05, 0.9])
 def test_what_a_curve_says_of_a_noise_depends_on_no_other_noise(rate):
     """To the last bit: else a budget's schedule would depend on how many others are planned."""
@@ -170,7 +173,27 @@ def test_a_shared_table_does_not_remember_in_which_order_it_was_asked():
     assert (used.rdp(noise) == fresh.rdp(noise)).all()
 
 
+def test_a_table_without_sampling_is_that_of_the_gaussian():
+    noise, orders = np.array([0.5, 3.0, 40.0]), np.array([1.5, 8.0, 64.0])
+    found = Curve(1.0, tuple(orders)).rdp(np.log(noise))
+    np.testing.assert_allclose(found, orders / (2 * noise[:, None] ** 2), rtol=1e-6)
+
+
 @pytest.mark.parametrize("rate", [1e-4, 0.2, 0.9, 1.0])
 def test_a_table_is_finite_at_the_ends_of_the_noise(rate):
     ends = np.log(NOISE_RANGE)
     assert np.isfinite(Curve(rate, (1.5, 8.0, 64.0)).rdp(ends)).all()
+
+
+def test_a_stretch_ends_where_the_noise_or_the_rate_changes():
+    """Else rounds would be accounted at the rate or the noise of others."""
+    noise = np.array([[1.0, 2.0], [1.0, 3.0], [1.0, 3.0], [1.0, 3.0]])
+    rate = np.array([[0.1, 0.5], [0.1, 0.5], [0.2, 0.5], [0.2, 0.5]])
+    runs = Runs.of(noise, rate)
+    rows = zip(runs.schedule, runs.round, runs.rounds, runs.rate, runs.noise, strict=True)
+    assert [tuple(row) for row in rows] == [
+        (0, 0, 2, 0.1, 1.0),
+        (0, 2, 2, 0.2, 1.0),
+        (1, 0, 1, 0.5, 2.0),
+        (1, 1, 3, 0.5, 3.0),
+    ]

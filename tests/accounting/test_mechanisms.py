@@ -88,6 +88,7 @@ def test_a_second_stage_never_costs_more_and_never_less_than_its_share(inner, sh
     assert float(two_stage(np.array([inner]), np.array([1.0]), np.array([order]))[0]) == inner
 
 
+@pytest.mark.full
 @given(st.lists(rounds, min_size=1, max_size=4), st.data())
 def test_take_and_alike(columns, data):
     all_of_them = of_rounds(columns)

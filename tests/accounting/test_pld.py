@@ -190,6 +190,22 @@ def test_what_lies_outside_the_grid_is_counted():
     assert short.mass.sum() + short.beyond == pytest.approx(1.0, abs=1e-12)
 
 
+def test_what_lies_outside_the_grid_of_a_round_counts_as_often_as_the_round():
+    one = Losses(0, np.array([0.5, 0.4]), beyond=0.1)
+    total = pld._Sum((0, 8))
+    total.add(one, 3)
+    assert total.read(1e-5, 1e-2).delta(50.0) >= 0.3
+
+
+def test_early_rounds_are_read_on_a_grid_that_holds_them():
+    """Also where the losses of all rounds together are far from theirs."""
+    noise = np.full((16, 1), 0.1)
+    found = cumulative_epsilon(noise, np.ones((16, 1)), 1e-5)[:, 0]
+    for rounds in (1, 2, 16):
+        exact = of_gaussian(noise[:rounds, 0], 1e-5)
+        assert exact <= found[rounds - 1] <= exact * 1.01
+
+
 def test_a_delta_below_double_precision_is_read_too_high_or_not_at_all(monkeypatch):
     noise = np.full(25, 2.4)
     exact = of_gaussian(noise, 1e-14)

@@ -47,9 +47,7 @@ def test_known_answers(rate, noise, order, expected):
     assert rdp(rate, noise, order) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.full(
-    only=["1e-09-0.05-2.5", "0.5-0.05-1.5", "0.01-0.3-7.7", "1e-06-0.5-15.3", "0.01-1.0-100.5"]
-)
+@pytest.mark.full(but=["1e-09-1.0-1.05", "1e-09-100000.0-3.3"])
 @pytest.mark.parametrize(
     ("rate", "noise", "order"),
     [
@@ -72,6 +70,7 @@ def test_real_orders_against_quadrature(rate, noise, order):
     assert rdp(rate, noise, order) == pytest.approx(reference(rate, noise, order), rel=1e-9)
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("order", [2, 3, 17, 64, 300, 1025])
 @pytest.mark.parametrize(
     ("rate", "noise"), [(1e-9, 1.0), (1e-4, 0.4), (0.3, 2.0), (0.97, 0.05), (0.5, 1e5)]

@@ -39,6 +39,7 @@ def one_sampled_round(rate: float, noise: float, fpr: float) -> float:
     return quad(density, cut, cut + 60 * noise + 1, epsabs=1e-13, limit=500)[0]
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("noise", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("rounds", [1, 7])
 def test_a_plain_gaussian_by_every_way(noise, rounds):
@@ -56,6 +57,7 @@ def test_a_plain_gaussian_by_every_way(noise, rounds):
     assert by_loss.advantage == pytest.approx(exact.advantage, rel=0.01)
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize(("rate", "noise"), [(0.9, 2.4), (0.3, 1.0), (0.05, 0.7), (0.01, 0.5)])
 def test_one_sampled_round_against_integration(rate, noise):
     truth = np.array([one_sampled_round(rate, noise, f) for f in FPR])
@@ -147,6 +149,7 @@ def test_limits():
     assert strong.tpr(0.01) == pytest.approx(15 / 16 + 0.01, abs=1e-9)
 
 
+@pytest.mark.full
 def test_every_curve_grows_and_is_concave():
     fpr = np.linspace(0.001, 0.999, 200)
     for curve in (

@@ -48,6 +48,19 @@ def test_planner_and_second_accountant_agree(curve, trials):
     assert np.all(mine >= curve)
 
 
+@pytest.mark.parametrize(
+    "trials",
+    [Poisson(12.0), trials_of("negative-binomial", 10, 0.5), trials_of("geometric", 100)],
+    ids=["poisson", "negative binomial", "geometric"],
+)
+def test_the_second_accountant_finds_the_same_price(trials):
+    """A few of the examples above, for every day."""
+    for slope in (1e-3, 0.06, 3.0):
+        curve = slope * np.array(TUNE_ORDERS)
+        theirs = best_of(curve, TUNE_ORDERS, trials.content())
+        np.testing.assert_allclose(trials.price(curve, TUNE_ORDERS), theirs, rtol=1e-9)
+
+
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("mean", [1.5, 10.0, 100.0])
 def test_dp_accounting_finds_the_same_price(eta, mean):
@@ -236,6 +249,7 @@ def test_a_costlier_trial_makes_a_costlier_tune(trials, one, other):
 # --- how many -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize(
     "trials",
     [
@@ -270,6 +284,7 @@ def test_the_number_of_trials_has_the_distribution_that_is_accounted(trials):
     assert drawn.mean() == pytest.approx(trials.mean, rel=0.15)
 
 
+@pytest.mark.full
 def test_the_last_word_ends_too():
     for trials in (trials_of("logarithmic", 200.0), Poisson(200.0), trials_of("geometric", 1.01)):
         assert 1 <= trials.draw(2**BITS - 1) < 200_000
@@ -300,7 +315,14 @@ def test_bad_distributions_are_refused(arguments, said):
 
 @pytest.mark.parametrize(
     "content",
-    [None, {}, {"name": "poisson"}, {"name": "negative-binomial", "eta": 0}, {"name": "x"}, []],
+    [
+        None,
+        {},
+        {"name": "poisson"},
+        {"name": "negative-binomial", "eta": 0},
+        {"name": "x", "mean": 2},
+        [],
+    ],
 )
 def test_content_that_describes_none_is_refused_by_both(content):
     with pytest.raises(InvalidInput):

@@ -95,6 +95,7 @@ def test_approving_twice_is_approving_once(mine, offer):
         assert ledger.state.entries == 3
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -254,6 +255,7 @@ INSTANTS = {
 }
 
 
+@pytest.mark.full(but=["commit"])
 @pytest.mark.parametrize("where", ["work", *INSTANTS])
 def test_killed_between_charge_and_answer(mine, offer, where):
     """Whatever was kept is sent, and what was not kept was never sent: one answer leaves."""

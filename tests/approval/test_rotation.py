@@ -238,6 +238,7 @@ def test_a_ledger_with_a_key_that_comes_back_is_damaged(server, keys):
         state.apply(len(bodies) + 1, again, b"")
 
 
+@pytest.mark.full
 def test_the_commands_need_no_flower(tmp_path):
     """A client's people may sit at a machine without it."""
     code = (

@@ -147,6 +147,7 @@ def test_the_file_of_a_changed_slice_is_named_and_refused(tmp_path):
         load_slice(path)
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize(
     ("where", "value"),
     [
@@ -237,6 +238,7 @@ def test_an_offer_is_read_back_and_a_changed_one_is_refused(tmp_path):
         load_offer(tmp_path / "elsewhere")
 
 
+@pytest.mark.full
 def test_a_slice_is_verified_like_a_plan():
     """Its claim is read again by accountants that share no code with the planner."""
     plan = planned(rounds=2)

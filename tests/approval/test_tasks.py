@@ -24,6 +24,7 @@ NOISES = ("central", "distributed", "discrete", "discrete-distributed")
 PARTS = {"bit_noise": 8.0, "metric_noise": 8.0}
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("parts", [None, PARTS])
 def test_the_tasks_of_an_honest_server_are_done(noise, parts):

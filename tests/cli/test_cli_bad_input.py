@@ -191,6 +191,7 @@ def test_close_run_takes_the_beginning_of_an_id_if_it_is_the_only_one(run, refus
     assert "c0ffee123456" in run("ledger", "show", "--run", "c0ffe", "--ledger", book).out
 
 
+@pytest.mark.full(only=["60"])
 @pytest.mark.parametrize("columns", [80, 60])
 def test_a_narrow_window_cuts_no_id(run, book, monkeypatch, columns):
     for asked in (("show",), ("history",)):

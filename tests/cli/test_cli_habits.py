@@ -58,7 +58,7 @@ def test_a_database_that_is_gone_is_3(refused, config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["5"])
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize("at", [1, 2, 3, 5, 8])
 def test_a_disk_that_fills_up_leaves_whole_files_and_the_run_goes_on(
@@ -109,6 +109,7 @@ sys.exit(cli.main([sys.argv[1]]))
 """
 
 
+@pytest.mark.full(but=["2"])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_sigterm_is_like_ctrl_c_in_every_command(sent):
     """`main` itself takes care of it, so one command stands for all."""

@@ -415,6 +415,7 @@ def test_a_plan_of_a_filter_says_what_it_charges_and_how_long_records_last(
     )
 
 
+@pytest.mark.full(only=["rpdp"])
 @pytest.mark.parametrize("method", ["rpdp", "filter"])
 def test_without_client_sampling_there_is_nothing_to_pick(run, config, tmp_path, method):
     plan = tmp_path / "plan.json"

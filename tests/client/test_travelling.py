@@ -101,6 +101,7 @@ def test_a_task_survives_its_journey_to_the_last_bit(task):
     assert again.to_bytes() == body, "equal tasks are equal bytes"
 
 
+@pytest.mark.full(only=["rpdp"])
 @pytest.mark.parametrize("method", ["rpdp", "filter", "by norm"])
 def test_tasks_of_real_plans_survive_too(method):
     wanted = (
@@ -122,6 +123,7 @@ def test_tasks_of_real_plans_survive_too(method):
 vectors = st.integers(0, 12).flatmap(lambda size: arrays_of.arrays(np.float64, size))
 
 
+@pytest.mark.full
 @given(ids, counts, vectors, st.sampled_from([None, -0.5, 0.0, 0.5]))
 def test_a_contribution_survives_its_journey_to_the_last_bit(client, round, vector, bit):
     sent = Contribution(client, round, vector, bit, "a run")

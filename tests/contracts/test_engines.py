@@ -184,7 +184,9 @@ def same(a: Outcome, b: Outcome) -> bool:
     return all(np.array_equal(x, y) for x, y in pairs)
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(
+    but=["steps-reference-logistic", "steps-clientwise-logistic", "momentum-lossy-logistic"]
+)
 @every_engine
 @pytest.mark.parametrize("training", [STEPS, EPOCHS, MOMENTUM], ids=["steps", "epochs", "momentum"])
 def test_equals_the_loop_by_hand(
@@ -201,6 +203,7 @@ def test_equals_the_loop_by_hand(
     assert (reduced.norms[[0, 7]] == 0).all()  # nobody's data, nothing learnt
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_clips_every_client_to_its_own_bound(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
@@ -218,7 +221,7 @@ def test_clips_every_client_to_its_own_bound(bench: Bench, engine: str, model: s
     assert not reduced.clipped.all()
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(but=["clientwise-logistic"])
 @every_engine
 def test_same_bits_from_run_to_run(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
@@ -233,6 +236,7 @@ def test_same_bits_from_run_to_run(bench: Bench, engine: str, model: str) -> Non
     assert not same(once, other)
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_leaves_model_start_and_torch_alone(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
@@ -256,6 +260,7 @@ def test_empty_cohort_is_a_sum_of_nothing(bench: Bench, engine: str, model: str)
     assert not reduced.answers.discarded
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_cohort_of_empty_clients(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
@@ -267,6 +272,7 @@ def test_cohort_of_empty_clients(bench: Bench, engine: str, model: str) -> None:
     assert not reduced.discarded.any()
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_one_client_is_plain_sgd(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
@@ -283,7 +289,7 @@ def test_one_client_is_plain_sgd(bench: Bench, engine: str, model: str) -> None:
     assert close(reduced.total, (flat_vector(plain) - start).numpy())
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(but=["reference-logistic", "clientwise-logistic"])
 @every_engine
 def test_statistics_follow_the_order_of_the_cohort(bench: Bench, engine: str, model: str) -> None:
     module, start = bench.start(model)
@@ -295,7 +301,7 @@ def test_statistics_follow_the_order_of_the_cohort(bench: Bench, engine: str, mo
     assert close(mixed.total, straight.total)
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(but=["reference-logistic", "clientwise-logistic"])
 @every_engine
 def test_a_poisoned_client_is_flagged_and_counts_as_zero(
     bench: Bench, engine: str, model: str
@@ -317,6 +323,7 @@ def test_a_poisoned_client_is_flagged_and_counts_as_zero(
     assert np.isfinite(clean.total).all()  # nothing stays behind
 
 
+@pytest.mark.full(but_every=2)
 @dense_models
 def test_a_client_that_diverges_is_flagged(bench: Bench, engine: str) -> None:
     module, start = bench.start("mlp")
@@ -325,7 +332,7 @@ def test_a_client_that_diverges_is_flagged(bench: Bench, engine: str) -> None:
     assert not reduced.total.any()
 
 
-@pytest.mark.full(but_every=4)
+@pytest.mark.full(but=["reference"])
 @dense_models
 def test_engines_agree_over_several_rounds(bench: Bench, engine: str) -> None:
     module, start = bench.start("mlp")
@@ -340,6 +347,7 @@ def test_engines_agree_over_several_rounds(bench: Bench, engine: str) -> None:
     assert close(ends[1], ends[0])
 
 
+@pytest.mark.full
 def test_dropout_is_the_same_in_every_engine(bench: Bench) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(12, 20), nn.Dropout(0.5), nn.ReLU(), nn.Linear(20, 3))
@@ -352,7 +360,7 @@ def test_dropout_is_the_same_in_every_engine(bench: Bench) -> None:
     assert all(close(other.total, first.total) for other in others)
 
 
-@pytest.mark.full(only=["conv-training0", "conv-training1"])
+@pytest.mark.full(but=["mlp-training0"])
 @pytest.mark.parametrize("training", [MOMENTUM, SHAPED])
 @pytest.mark.parametrize("model", ["mlp", "conv"])
 def test_workers_change_no_bit(
@@ -382,6 +390,7 @@ def test_spawned_workers_give_the_same_bits(bench: Bench, monkeypatch: pytest.Mo
     assert same(a.run(start, COHORT, 1, 0.1, free()), b.run(start, COHORT, 1, 0.1, free()))
 
 
+@pytest.mark.full
 def test_threads_and_blocks_of_the_dense_engine_change_no_bit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,7 +406,14 @@ def test_threads_and_blocks_of_the_dense_engine_change_no_bit(
     assert all(same(results[0], other) for other in results[1:])
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(
+    but=[
+        "training0-reference-logistic",
+        "training0-clientwise-logistic",
+        "training1-clientwise-conv",
+        "training1-flower-logistic",
+    ]
+)
 @every_engine
 @pytest.mark.parametrize(
     "training", [SHAPED, SHAPED_MOMENTUM, LocalTraining(8, steps=6, shape=Shape(blur=0.8))]
@@ -418,6 +434,7 @@ def test_shaped_updates_are_those_by_hand(
         assert close(reduced.total, expected * min(1.0, radius[client] / max(norm, 1e-12)))
 
 
+@pytest.mark.full(but_every=2)
 @dense_models
 def test_who_is_outside_is_decided_by_all_layers(bench: Bench, engine: str) -> None:
     """Half of the clients are far outside after a step; the others are so only by all of their
@@ -454,7 +471,7 @@ def test_who_is_outside_is_decided_by_all_layers(bench: Bench, engine: str) -> N
     assert reduced.norms == pytest.approx([np.linalg.norm(update) for update in expected], rel=1e-5)
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(but=["clientwise-logistic"])
 @every_engine
 def test_shaping_that_cannot_act_changes_no_bit(bench: Bench, engine: str, model: str) -> None:
     """A ball that nobody leaves, and a sparsity that keeps every value."""
@@ -487,7 +504,7 @@ def test_lus_keeps_exactly_so_many_values_of_each_layer(
             assert np.count_nonzero(here) == min(kept(size, lus), np.count_nonzero(before))
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(but=["reference-logistic", "clientwise-logistic"])
 @every_engine
 def test_votes_are_cast_and_bounded_in_place_of_updates(
     bench: Bench, engine: str, model: str
@@ -512,6 +529,7 @@ def test_votes_are_cast_and_bounded_in_place_of_updates(
     assert close(reduced.total.reshape(3, 3), expected)
 
 
+@pytest.mark.full(but_every=5)
 @every_engine
 def test_the_bit_says_who_was_within_the_clip_and_nothing_of_those_without_rows(
     bench: Bench, engine: str, model: str
@@ -541,7 +559,7 @@ def test_the_bit_says_who_was_within_the_clip_and_nothing_of_those_without_rows(
     assert found.answers.bits == 0.0
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(but=["reference-logistic", "clientwise-logistic"])
 @every_engine
 def test_a_poisoned_client_is_flagged_although_shaped(
     bench: Bench, engine: str, model: str
@@ -577,6 +595,7 @@ class Fragile(nn.Module):
         return result
 
 
+@pytest.mark.full
 def test_a_failing_worker_is_a_clear_error_and_the_next_run_works(
     bench: Bench, tmp_path: Path
 ) -> None:
@@ -600,6 +619,7 @@ def test_a_worker_killed_between_rounds_is_noticed(bench: Bench) -> None:
         engine.run(start, COHORT, 2, 0.1, free())
 
 
+@pytest.mark.full
 def test_an_interrupt_leaves_no_worker(bench: Bench, tmp_path: Path) -> None:
     start = bench.start("mlp")[1]
     engine = bench.engine("clientwise-2", Fragile("interrupt", tmp_path / "now"), Data(), STEPS)

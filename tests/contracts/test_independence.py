@@ -165,7 +165,15 @@ def check(
     assert without.contributions[str(victim)].bit == (0.0 if shared.bit else None)
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(
+    but=[
+        "steps-reference-logistic",
+        "steps-clientwise-logistic",
+        "one-row-dense-mlp",
+        "large-batch-clientwise-mlp",
+        "shaped-clientwise-logistic",
+    ]
+)
 @every_engine
 @pytest.mark.parametrize("training", TRAININGS)
 def test_nobody_else_changes_a_bit_of_what_a_client_contributes(
@@ -177,7 +185,14 @@ def test_nobody_else_changes_a_bit_of_what_a_client_contributes(
         check(running, engine, module, Data(MODELS[model][1]), tasks, victim)
 
 
-@pytest.mark.full(but_every=7)
+@pytest.mark.full(
+    but=[
+        "central-flat-reference-logistic",
+        "distributed-per-layer-dense-logistic",
+        "discrete-per-layer-clientwise-logistic",
+        "discrete-distributed-flat-clientwise-mlp",
+    ]
+)
 @every_engine
 @pytest.mark.parametrize("layered", [False, True], ids=["flat", "per-layer"])
 @pytest.mark.parametrize("noise", ["central", "distributed", "discrete", "discrete-distributed"])
@@ -194,7 +209,7 @@ def test_independent_under_every_noise_and_clipping(
     check(running, engine, module, Data(MODELS[model][1]), tasks, 5)
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(but=["clientwise-logistic"])
 @every_engine
 def test_votes_are_independent(running: Any, engine: str, model: str) -> None:
     module, start = module_and_start(model)
@@ -204,7 +219,7 @@ def test_votes_are_independent(running: Any, engine: str, model: str) -> None:
     check(running, engine, module, Data(MODELS[model][1]), tasks, 5)
 
 
-@pytest.mark.full(but=["dense-logistic", "dense-mlp", "flower-logistic"])
+@pytest.mark.full(but=["dense-logistic"])
 @pytest.mark.parametrize(
     ("engine", "model"),
     [*((engine, "logistic") for engine in ENGINES), ("dense", "mlp"), ("clientwise", "mlp")],
@@ -274,7 +289,7 @@ def test_company_that_matters_is_noticed_and_clients_are_then_trained_one_at_a_t
     assert np.allclose(found.total, expected.total, atol=1e-6)
 
 
-@pytest.mark.full(but=["(1, 37)-33", "(1, 100)-16", "(5, 1, 37)-20"])
+@pytest.mark.full(but=["(1, 100)-16"])
 @pytest.mark.parametrize("width", [8, 16, 20, 33])
 @pytest.mark.parametrize("sizes", [(1, 37), (1, 64), (1, 100), (5, 1, 37), (7, 64, 5)], ids=str)
 def test_a_client_beside_others_has_the_bits_it_has_alone_also_in_thin_layers(
@@ -325,7 +340,7 @@ class Remembers(nn.Module):
 FORGETFUL = [name for name in ENGINES if name != "dense"]
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["votes-flower"])
 @pytest.mark.parametrize("engine", FORGETFUL)
 @pytest.mark.parametrize("votes", [False, True], ids=["updates", "votes"])
 def test_a_module_that_remembers_is_new_for_every_client(
@@ -428,7 +443,7 @@ RECORD_MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.full(but_every=4)
+@pytest.mark.full(but=["filter-norm-logistic"])
 @pytest.mark.parametrize("model", RECORD_MODELS)
 @pytest.mark.parametrize("method", ["rpdp", "minimum", "dropout", "filter-clip", "filter-norm"])
 def test_a_client_takes_its_record_steps_by_itself(method: str, model: str) -> None:

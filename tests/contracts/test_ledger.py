@@ -492,6 +492,7 @@ def test_a_new_plan_keeps_the_kind_of_mechanism(ledger):
         ledger.replan("one", replace(longer, steps=3, plan="sha256:other"))
 
 
+@pytest.mark.full
 def test_reading_while_others_write_raises_no_alarm(ledger, place):
     """The head beside the file may be newer than the rows that were just read."""
     admit(ledger, "one", make_plan(5.0, rounds=60))

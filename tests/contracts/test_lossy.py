@@ -74,7 +74,16 @@ def release(
     return kept.release.update * 2.0, kept.statistics
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(
+    but=[
+        "nobody-central-seeded",
+        "nobody-discrete-os",
+        "one-distributed-seeded",
+        "half-discrete-seeded",
+        "all-central-os",
+        "all-discrete-distributed-seeded",
+    ]
+)
 @pytest.mark.parametrize("source", ["seeded", "os"])
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("lost", LOST)

@@ -78,6 +78,7 @@ def by_hand(way: str, client: int) -> np.ndarray:
     return torch.cat(parts).detach().numpy()
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_engine_takes_the_steps_of_torch(way):
     clip = 1e6  # nobody is cut
@@ -91,6 +92,7 @@ def test_every_engine_takes_the_steps_of_torch(way):
             assert vectors[str(client)] == pytest.approx(wanted, abs=2e-5), (engine, client)
 
 
+@pytest.mark.full(only=["lstm-next"])
 @pytest.mark.parametrize("name", ["lstm-next", "fine-tune"])
 def test_adam_is_the_same_for_every_model(name):
     one, other = (

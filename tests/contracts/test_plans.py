@@ -135,6 +135,7 @@ def forged(plan, **tables):
 # --- what it is ---
 
 
+@pytest.mark.full(but_every=4)
 def test_a_plan_offers_the_whole_protocol(made):
     plan = made.plan
     offered = [name for name in vars(AnyPlan) if not name.startswith("_")]
@@ -217,7 +218,7 @@ def test_the_other_kind_of_plan_does_not_take_it(made):
 # --- the independent check ---
 
 
-@pytest.mark.full(only=["rdp", "pld", "discrete"])
+@pytest.mark.full(but=["rpdp", "filter by clip", "filter by norm"])
 def test_a_sound_plan_verifies_by_object_and_by_file(made):
     by_object, by_file = fedspend.verify(made.plan), fedspend.verify(str(made.file))
     assert by_object.ok
@@ -227,7 +228,7 @@ def test_a_sound_plan_verifies_by_object_and_by_file(made):
     assert len(by_object.observers) > made.plan.promised_observers
 
 
-@pytest.mark.full(only=["rdp", "pld", "auto", "discrete"])
+@pytest.mark.full(but=["rpdp", "filter by clip", "filter by norm"])
 def test_its_own_verifier_says_the_same(made):
     own = {"client": verify_clients, "record": verify_records}[made.unit](made.plan)
     assert own.to_dict() == fedspend.verify(made.plan).to_dict() == made.plan.verify().to_dict()
@@ -282,6 +283,7 @@ def test_a_forged_file_fails_and_exits_1(made, tmp_path, fedspend_says):
     assert not fedspend.verify(file).ok
 
 
+@pytest.mark.full(but_every=3)
 def test_colluders_are_for_clients(made):
     if made.unit == "client":
         assert fedspend.verify(made.plan, colluders=2).ok
@@ -318,7 +320,7 @@ def test_a_plan_for_another_ledger_is_refused(made):
         check_planned_on(None, elsewhere)
 
 
-@pytest.mark.full(only=["rpdp"])
+@pytest.mark.full(but=["filter by clip", "filter by norm"])
 def test_rounds_planned_anew_claim_no_more(made):
     plan, units = made.plan, len(made.plan.names)
     nothing = {
@@ -350,7 +352,7 @@ def test_rounds_planned_anew_claim_no_more(made):
 # --- commands, runs and reports ---
 
 
-@pytest.mark.full(only=["pld", "auto"])
+@pytest.mark.full(but=["time-adaptive", "rpdp", "filter by clip", "filter by norm"])
 def test_the_command_line_shows_makes_and_checks_it(made, tmp_path, fedspend_says):
     code, out = fedspend_says("plan", made.config, "--plot", tmp_path / "plan.svg")
     assert code == 0
@@ -366,7 +368,7 @@ def test_the_command_line_shows_makes_and_checks_it(made, tmp_path, fedspend_say
     assert (code, json.loads(out)["plan_hash"]) == (0, made.plan.hash)
 
 
-@pytest.mark.full(only=["pld", "rpdp"])
+@pytest.mark.full(but=["filter by clip", "filter by norm"])
 def test_a_run_takes_it_and_its_report_and_account_name_its_units(made, tmp_path, fedspend_says):
     result = fedspend.train(made.config, plan=made.plan, output=tmp_path / "run")
     assert result.plan.hash == made.plan.hash
@@ -446,6 +448,7 @@ def test_nobody_asks_for_the_type_of_a_plan():
     assert not found
 
 
+@pytest.mark.full
 def test_a_plan_names_its_verifier_and_lends_it_no_accounting():
     """The planner's formulas must not reach the check of its claims by way of the plan."""
     for path in (

@@ -86,6 +86,7 @@ def same(one, other):
     return one.contribution.to_bytes() == other.contribution.to_bytes()
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     "engine",
     ["reference", "clientwise", "clientwise-2", pytest.param("flower", marks=pytest.mark.full)],
@@ -161,6 +162,7 @@ def test_votes_that_raise_are_not_cast():
     assert not any(one.contribution.vector.any() for one in found.values())
 
 
+@pytest.mark.full(only=["True-32"])
 @pytest.mark.parametrize(("payments", "size"), [(False, 32), (True, 32), (True, 1)])
 def test_a_record_that_raises_counts_as_zero_and_no_other_changes(monkeypatch, payments, size):
     """Also where the trial of a block's size raises, so that records are computed one by one."""

@@ -144,7 +144,7 @@ def check(
     assert metrics == {"evaluation" not in options}
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(but=["dp-fedavg-central", "dp-fedsgd-distributed"])
 @pytest.mark.filterwarnings("ignore:noise on a class")
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("method", METHODS)
@@ -162,7 +162,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.full(but_every=2)
+@pytest.mark.full(but=["momentum"])
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_of_training(tmp_path: Path, option: str) -> None:
     check(tmp_path, OPTIONS[option])
@@ -171,7 +171,7 @@ def test_every_option_of_training(tmp_path: Path, option: str) -> None:
 PRIVATE: dict[str, Any] = {"evaluation": {"mode": "private"}}
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["central-local"])
 @pytest.mark.parametrize("engine", ["local", "reference"])
 @pytest.mark.parametrize("noise", NOISES)
 def test_every_noise_and_engine_with_a_private_metric(
@@ -228,7 +228,7 @@ def read_as(kind: str, method: str) -> tuple[dict[str, Any], str, bool]:
     return merged({"method": {"name": method}} | options, REAL), form, split
 
 
-@pytest.mark.full(but_every=4)
+@pytest.mark.full(but=["idp-fedavg-natural, with a guest", "ae-dpfl-hold-out", "ae-dpfl-parquet"])
 @pytest.mark.filterwarnings("ignore:noise on a class")
 @pytest.mark.parametrize("kind", DATA)
 @pytest.mark.parametrize("method", READ_BY)
@@ -259,6 +259,7 @@ def test_every_kind_of_target_of_a_real_run(tmp_path: Path, kind: str) -> None:
     check(tmp_path, merged(options, REAL), form)
 
 
+@pytest.mark.full(but=["idp-fedavg"])
 @pytest.mark.filterwarnings("ignore:noise on a class")
 @pytest.mark.parametrize("method", READ_BY)
 def test_rows_of_a_client_that_is_left_out_change_nothing_at_all(

@@ -250,7 +250,7 @@ def check(
         assert not any(total.any() for total in found["all missing"].own().values())
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(but=["os-filter by norm"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("randomness", ["os", "seeded"])
 def test_every_method_for_records(
@@ -290,7 +290,7 @@ LISTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.full(but_every=4)
+@pytest.mark.full(but=["all of it, of arrays"])
 @pytest.mark.parametrize("kind", LISTED)
 def test_every_way_of_reading_the_records_of_a_real_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -318,6 +318,7 @@ UNLISTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("kind", UNLISTED)
 def test_what_records_hold_does_not_decide_who_is_in_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

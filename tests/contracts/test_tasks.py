@@ -136,7 +136,7 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["multi-label"])
 @pytest.mark.parametrize("name", CASES)
 def test_fast_engines_equal_the_reference(name):
     wanted = played("reference", work_of(name))
@@ -148,7 +148,7 @@ def test_fast_engines_equal_the_reference(name):
             assert found[client] == pytest.approx(vector, abs=2e-5), (engine, client)
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["multi-label", "lstm", "transformer-next"])
 @pytest.mark.parametrize("name", CASES)
 def test_not_a_bit_depends_on_anybody_else(name):
     """The rows of client 4 are replaced; all others send the same bits."""
@@ -178,7 +178,9 @@ def by_hand(work: Workload, rows: torch.Tensor, clip: float) -> np.ndarray:
     return total
 
 
-@pytest.mark.full(only=["transformer", "transformer-next"])
+@pytest.mark.full(
+    but=["absolute", "binary", "multi-label", "own", "fine-tune", "lstm", "lstm-next"]
+)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_the_sum_of_clipped_gradients_is_that_of_single_records(name):

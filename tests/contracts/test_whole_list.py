@@ -83,7 +83,7 @@ def check_independent(work: Workload, engines: list[str], how: LocalTraining, *,
                     assert same, (engine, change, client)
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["proximal"])
 @pytest.mark.parametrize("way", WAYS)
 def test_no_optimiser_lets_a_client_depend_on_others(way):
     check_independent(
@@ -91,7 +91,7 @@ def test_no_optimiser_lets_a_client_depend_on_others(way):
     )
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["lstm"])
 @pytest.mark.parametrize("name", CASES)
 def test_no_loss_lets_a_client_depend_on_others(name):
     check_independent(work_of(name), fast_engines(name), FEW, tokens=name in TOKENS)
@@ -128,7 +128,9 @@ def one_step(engine: str, work: Workload) -> dict[str, np.ndarray]:
         made.close()
 
 
-@pytest.mark.full(only=["resnet18"])
+@pytest.mark.full(
+    but=["logistic", "linear", "mlp", "small-cnn", "lstm", "transformer", "fine-tune"]
+)
 @pytest.mark.parametrize("model", SHAPES)
 def test_every_model_is_the_same_in_every_engine_and_depends_on_nobody_else(model):
     wanted = one_step("reference", work_with(model))
@@ -187,14 +189,14 @@ def runs_the_same_after_a_kill(tmp_path, plan, name, **options):
         assert whole == again, file
 
 
-@pytest.mark.full(but=["squared", "multi-label"])
+@pytest.mark.full(but=["multi-label"])
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize("name", CASES)
 def test_every_loss_and_model_goes_on_after_a_kill_to_the_bit(name, tmp_path, plan):
     runs_the_same_after_a_kill(tmp_path, plan, name)
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["proximal"])
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize("way", WAYS)
 def test_every_optimiser_goes_on_after_a_kill_to_the_bit(way, tmp_path, plan):

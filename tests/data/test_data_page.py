@@ -79,6 +79,7 @@ def test_the_features_of_the_csv_file_are_those_that_its_declarations_say(folder
     assert rows.record_of is not None
 
 
+@pytest.mark.full(only=["given.py"])
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".py")])
 def test_a_program_of_the_page_runs(name):

@@ -87,6 +87,7 @@ def brute_force(steps, scale, max_rounds, tested):
     return found
 
 
+@pytest.mark.full(only=["22-1.0-10-1200-None", "7.3-0.3-25-1200-None"])
 @pytest.mark.parametrize(
     ("scale", "highest"), [(1200, None), (1200, 1500), (2400, 1400), (12000, 1800)]
 )

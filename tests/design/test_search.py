@@ -55,6 +55,7 @@ def findings(outcome) -> Findings:
 # --- the points are what training gives ---
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("quick_verify")
 def test_a_point_is_the_mean_of_real_trainings_of_that_many_rounds(findings):
     """One search training serves every T: training T rounds with `fedspend train` gives the same

@@ -22,6 +22,7 @@ def brute_force(points):
     ]
 
 
+@pytest.mark.full
 @given(
     st.integers(1, 4).flatmap(
         lambda objectives: arrays.arrays(

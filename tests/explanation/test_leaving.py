@@ -35,6 +35,7 @@ def opened(path, plan, begun):
     return ledger
 
 
+@pytest.mark.full(only=["pld"])
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_as_the_ledger_has_it(tmp_path, accountant):
     plan = plan_of(accountant)

@@ -29,7 +29,7 @@ def plan_of(**changes):
     return fedspend.plan([2.0, 2.0, 6.0], **terms)
 
 
-@pytest.mark.full(only=["discrete", "votes"])
+@pytest.mark.full(but=["records-rpdp", "records-dropout", "records-filter-norm"])
 @pytest.mark.parametrize("name", [*KINDS.split(), *RECORDS.split()])
 def test_the_observers_are_those_of_verification(name):
     plan = load_any_plan(PLANS / f"{name}.json")

@@ -104,6 +104,7 @@ def nan(arrays):
     return arrays | {"b": arrays["b"] * np.nan}
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
@@ -143,6 +144,7 @@ def test_a_huge_answer_moves_the_mean_by_its_clip():
     assert distance == pytest.approx(plan.clip_norm[0, west], rel=1e-4)
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("lost", [(), ("west",), ("west", "north", "hill")])
 @pytest.mark.parametrize("noise", ["continuous", "discrete"])
 def test_the_noise_is_the_planned_one_whoever_is_lost(noise, lost):
@@ -161,6 +163,7 @@ def test_the_noise_is_the_planned_one_whoever_is_lost(noise, lost):
     assert abs(np.mean(np.square(seen)) - 1) < 4 * 0.0091
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("wrapped", [FedAvg, FedAvgM, FedAdam, lambda: FedProx(proximal_mu=0.5)])
 def test_strategies_get_one_mean_and_do_with_it_what_they_do(wrapped):
     plan, told = made_plan(noise="continuous"), []
@@ -304,6 +307,7 @@ def test_an_answer_of_somebody_who_was_not_asked_is_reported(caplog):
     assert "it answered twice; the first answer counts" in caplog.text
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize(
     ("make", "why"),
     [

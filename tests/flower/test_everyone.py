@@ -130,7 +130,7 @@ def test_a_coin_is_drawn_once_for_a_round():
     assert seen == {True, False}
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["fedavg"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -185,6 +185,7 @@ def pushed(store, content):
     return sum(len(objects[name].deflate()) for name in missing)
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("bits", [None, 16])
 @pytest.mark.parametrize("size", [SIZE, 1_500_000], ids=["small", "several chunks"])
 def test_traffic_does_not_show_who_takes_part(size, bits):

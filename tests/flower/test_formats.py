@@ -110,7 +110,7 @@ def written(path, rows, kind):
     return str(path)
 
 
-@pytest.mark.full(but_every=4)
+@pytest.mark.full(but=["several answers"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_model_is_that_of_one_machine(name, tmp_path, monkeypatch):
     case = CASES[name]

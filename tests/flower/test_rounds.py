@@ -175,6 +175,7 @@ def test_an_error_of_flower_is_not_an_answer():
     assert grid.clock.now() < 30  # it is not waited for until the deadline
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -337,7 +338,7 @@ def test_a_node_that_comes_back_under_another_id_is_found_again():
     assert equal(gather(tasks, answers, SIZE, checked=True), alone())
 
 
-@pytest.mark.full(but_every=5)
+@pytest.mark.full(but=["0-continuous-central-sampled", "3-discrete-central-sampled"])
 @pytest.mark.parametrize("coin", [None, 0.5], ids=["sampled", "everyone"])
 @pytest.mark.parametrize("place", ["central", "distributed"])
 @pytest.mark.parametrize("noise", ["continuous", "discrete"])
@@ -435,6 +436,7 @@ def test_a_resumed_run_waits_a_while_for_nodes_that_start_later_than_its_quorum(
     assert grid.clock.now() == before
 
 
+@pytest.mark.full(only=["True"])
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_node_that_is_greeted_again_because_it_is_slow_is_there_once(begun):
     some = work()

@@ -425,6 +425,7 @@ def test_what_is_handed_in_does_not_depend_on_rows(consortium):
     assert len(declared) == 1
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     "change",
     [
@@ -475,6 +476,7 @@ def test_offers_that_come_to_nothing_do_not_pile_up(consortium, monkeypatch):
     assert said_to(node, Hello(True, 8, 8, silo_plan=plan_text(dropped))) == Refusal("certificate")
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -67,7 +67,7 @@ def same_model(a, b):
     return parameters(a).tobytes() == parameters(b).tobytes()
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["central"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -162,6 +162,7 @@ def test_rows_stay_at_their_nodes(tiny, tmp_path, monkeypatch):
     assert oct(kept[0].stat().st_mode & 0o777) == "0o600"
 
 
+@pytest.mark.full(but=["None"])
 @pytest.mark.parametrize("noise", [None, "discrete-distributed", "distributed"])
 def test_a_real_run_with_keys(tiny, tmp_path, monkeypatch, noise):
     """Randomness of the system at both ends. The line breaks in the third round: it stays charged,
@@ -446,6 +447,7 @@ REGRESSION = {
 }
 
 
+@pytest.mark.full(only=["frozen"])
 @pytest.mark.parametrize(
     "model",
     [

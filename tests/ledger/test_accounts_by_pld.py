@@ -263,6 +263,7 @@ def test_where_renyi_curves_leave_nothing_replanning_says_so(auto, tmp_path):
 RECORDS = small("record")
 
 
+@pytest.mark.full(but=["rdp"])
 @pytest.mark.parametrize("name", ["auto", "rdp"])
 def test_records_are_accounted_by_renyi_curves(name):
     found = plan_of(RECORDS, [f"privacy.accountant={name}"])

@@ -98,6 +98,7 @@ def test_two_projects_may_both_have_a_client_north(ledger_of_this_user):
     assert audit(str(ledger_of_this_user)).ok
 
 
+@pytest.mark.full(only=["None-clinics"])
 @pytest.mark.parametrize(("first", "then"), [("clinics", None), (None, "clinics")])
 def test_a_project_left_out_or_put_in_gives_no_budget_out_again(tmp_path, first, then):
     """In a ledger that is named a project is optional, and a slip is easy."""
@@ -112,6 +113,7 @@ def test_a_project_left_out_or_put_in_gives_no_budget_out_again(tmp_path, first,
         assert len(book.state.runs) == 1
 
 
+@pytest.mark.full(only=["None"])
 @pytest.mark.parametrize("first", ["clinics", None])
 def test_a_lookalike_across_the_border_of_a_project_gets_no_second_budget(tmp_path, first):
     ledger = tmp_path / "accounts.db"
@@ -311,6 +313,7 @@ def test_xdg_data_home_counts_if_it_is_absolute(home, tmp_path, monkeypatch):
     assert default.default_ledger() == str(home / ".local" / "share" / "fedspend" / "ledger.db")
 
 
+@pytest.mark.full(but=["ramfs"])
 @pytest.mark.parametrize("kind", ["tmpfs", "ramfs", "overlay"])
 def test_a_home_that_does_not_last_is_refused(home, monkeypatch, kind):
     monkeypatch.setattr(default, "file_system", lambda _: kind)

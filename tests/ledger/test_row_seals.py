@@ -63,6 +63,7 @@ def other_label():
     return features, np.where(np.arange(labels.size) == 5, 1 - labels, labels)
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize(
     "south",
     [

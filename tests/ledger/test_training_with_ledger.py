@@ -79,6 +79,7 @@ def test_fedavg_spends_nothing_and_has_no_ledger(tiny, tmp_path):
     assert not (tmp_path / "run" / "ledger.db").exists()
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize(
     "method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"]
 )
@@ -342,7 +343,7 @@ def test_another_release_in_place_of_the_committed_one_is_refused(tiny, tmp_path
         train(tiny, output=tmp_path / "run", resume=True)
 
 
-@pytest.mark.full(but_every=4)
+@pytest.mark.full(but=["0-dp-fedavg"])
 @pytest.mark.parametrize(
     "method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip", "ae-dpfl"]
 )

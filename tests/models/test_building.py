@@ -37,6 +37,7 @@ def test_parameter_counts(name, shape, classes, options, count):
     assert size(build(name, input_shape=shape, classes=classes, seed=0, **options)) == count
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("name", OF_IMAGES)
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (1, 13, 17)])
 def test_every_model_reads_every_image_that_it_accepts(name, shape):
@@ -49,6 +50,7 @@ def test_every_model_reads_every_image_that_it_accepts(name, shape):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_the_start_depends_on_the_seed_alone(name):
     torch.manual_seed(1)

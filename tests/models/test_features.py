@@ -24,6 +24,7 @@ def test_every_size_gives_the_same_number_of_finite_features(shape, name):
     assert np.isfinite(values).all()
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("shape", "count"), [((1, 28, 28), 150), ((1, 8, 8), 30), ((3, 32, 32), 30)]
@@ -99,6 +100,7 @@ def test_channels_are_averaged():
     )
 
 
+@pytest.mark.full
 def test_a_data_set_with_features_keeps_its_labels(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSPEND_CACHE", str(tmp_path))
     data = load("digits")

@@ -272,6 +272,7 @@ def test_looking_changes_nothing(ledger):
         assert seen() == before, what
 
 
+@pytest.mark.full
 def test_many_readers_at_once(ledger):
     reader, failed = Reader(ledger), []
 

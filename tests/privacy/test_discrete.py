@@ -25,7 +25,7 @@ from fedspend.configuration.config import config_of
 from fedspend.errors import InvalidInput, Refused
 from fedspend.noise import discrete_gaussian
 from fedspend.noise.discrete_gaussian import sample
-from fedspend.noise.grid import FINE_BITS, Grid, check_on_grid, sum_excess
+from fedspend.noise.grid import FINE_BITS, Grid, check_bits, check_on_grid, sum_excess
 from fedspend.noise.numbers import steps_for
 from fedspend.noise.randomness import Randomness
 from fedspend.runs.running import run
@@ -130,6 +130,15 @@ def test_a_decision_takes_as_many_bits_as_it_needs():
     low = discrete_gaussian._decide(near - 2**14, 3, 1, variance, ceiling, more)
     high = discrete_gaussian._decide(near + 2**14, 3, 1, variance, ceiling, more)
     assert (low, high) == (True, False)
+
+
+def test_a_decision_is_not_made_within_its_own_error():
+    """A coin of 1/2 - 2^-192, against a probability that is smaller by a little more than that."""
+    ceiling = 2 + Fraction(1, 10**41)
+    ones = np.array([2**64 - 1], dtype=np.uint64)
+    assert not discrete_gaussian._decide(
+        2**63 - 1, Fraction(0), 0, Fraction(1), ceiling, lambda _: ones
+    )
 
 
 def test_geometric_numbers_go_on_beyond_a_word():
@@ -238,6 +247,10 @@ def test_overflow_is_counted():
     assert overflowed == 1
     assert np.abs(update).max() <= 128
     assert np.array_equal(update, np.rint(update))
+
+
+def test_the_fewest_and_the_most_bits_are_taken():
+    assert [check_bits(bits) for bits in (8, 32)] == [8, 32]
 
 
 @pytest.mark.parametrize(
@@ -444,6 +457,7 @@ def log_masses(deviation: float, shift: int, reach: int = 400) -> np.ndarray:
     return log - np.logaddexp.reduce(log)
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     ("deviation", "rounding", "seen"), [(2.0, 0.5, False), (0.65, 0.6, True), (0.7, 0.5, True)]
 )
@@ -576,7 +590,7 @@ def small(**changes):
     return {section: values | changes.get(section, {}) for section, values in SMALL.items()}
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["dp-fedavg-discrete"])
 @pytest.mark.parametrize("noise", ["discrete", "discrete-distributed"])
 @pytest.mark.parametrize("method", ["dp-fedavg", "idp-fedavg", "time-adaptive", "adaptive-clip"])
 def test_every_client_level_method_trains_with_discrete_noise(noise, method):
@@ -634,6 +648,7 @@ def test_sum_on_the_grid_is_near_the_sum_of_clipped_updates():
         assert np.array_equal(whole.statistics.zeroed, exact.statistics.zeroed)
 
 
+@pytest.mark.full(but=["None"])
 @pytest.mark.parametrize("layers", [None, (300, 700)])
 def test_on_a_coarse_grid_clients_stay_within_their_clip_and_without_bias(layers):
     """Rounding lengthens an update by a tenth here: the clip before rounding must leave room, or
@@ -664,6 +679,7 @@ def test_the_bit_in_whole_numbers():
     assert values.std() == pytest.approx(0.15, rel=0.1)
 
 
+@pytest.mark.full
 def test_engines_agree_on_the_grid():
     ends = []
     for engine in ("local", "reference"):

@@ -154,6 +154,7 @@ def central(total, deviation, count=1500):
     ), grid
 
 
+@pytest.mark.full(but=["300.0"])
 @pytest.mark.parametrize("deviation", [0.7, 4.0, 300.0])
 def test_a_released_metric_has_the_planned_noise_and_stays_on_its_grid(deviation):
     noise, grid = central(2.25, deviation)
@@ -231,7 +232,7 @@ def distributed(kind, lost, seed, deviation=2.0):
 LOSSES = {"nobody": (), "one": (3,), "half": (0, 2, 4, 6), "all": tuple(range(ROSTER))}
 
 
-@pytest.mark.full(only=["nobody-bit", "nobody-metric", "one-bit", "one-metric"])
+@pytest.mark.full(but=["all-metric"])
 @pytest.mark.parametrize("kind", ["bit", "metric"])
 @pytest.mark.parametrize("lost", LOSSES)
 def test_shares_of_noise_add_up_to_the_planned_noise_whoever_answered(kind, lost):
@@ -239,6 +240,7 @@ def test_shares_of_noise_add_up_to_the_planned_noise_whoever_answered(kind, lost
     assert as_planned(found, 2.0)
 
 
+@pytest.mark.full(but=["bit"])
 @pytest.mark.parametrize("kind", ["bit", "metric"])
 def test_one_message_carries_its_own_share_of_noise(kind):
     grid = NumberGrid.of(2.0, ROSTER, distributed=True)
@@ -339,7 +341,7 @@ def _votes_even_without_rows(_task, held_out, _module, grid, *_):
 # --- what it costs --------------------------------------------------------------------------------
 
 
-@pytest.mark.full(but_every=4)
+@pytest.mark.full(but=["numbers2-discrete-distributed"])
 @pytest.mark.parametrize("noise", ["continuous", "discrete", "discrete-distributed"])
 @pytest.mark.parametrize("numbers", [(None, 4.0), (5.0, None), (5.0, 7.0)])
 def test_update_bit_and_metric_together_cost_what_the_plan_accounts(noise, numbers):

@@ -53,6 +53,7 @@ def test_a_stranger_checks_all_that_a_stranger_can(published):
     assert "epsilon at most 8 at delta 0.001, for each of 4 clients" in result.words
 
 
+@pytest.mark.full(only=["north"])
 @pytest.mark.parametrize("client", list(BUDGETS))
 def test_each_client_opens_its_own(published, client):
     result = verify_publication(published.folder, opening=published.opening(client))
@@ -415,6 +416,7 @@ def test_the_bound_of_schedules_that_cross_is_above_both():
     assert all(bound.covers(crossing.part_of(n)) for n in range(2))
 
 
+@pytest.mark.full(only=["rpdp"])
 @pytest.mark.parametrize("method", ["rpdp", "filter"])
 def test_plans_of_records_have_bounds_and_parts_too(method):
     terms = Terms.checked(

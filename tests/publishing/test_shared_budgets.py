@@ -40,6 +40,7 @@ def same_or_refused(one, other):
     return True
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("accountant", ["rdp", "auto"])
 @pytest.mark.parametrize("policy", POLICIES.names)
 def test_another_budget_changes_nothing_that_a_policy_shows(policy, accountant):
@@ -71,6 +72,7 @@ def test_schedules_that_cross_are_refused():
     assert "cross" in crossing.shows_others()
 
 
+@pytest.mark.full(only=["rpdp"])
 @pytest.mark.parametrize("method", METHODS)
 def test_another_records_budget_changes_nothing_that_a_method_shows(method):
     plans = [

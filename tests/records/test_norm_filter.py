@@ -316,6 +316,7 @@ def state_of(folder, client):
     return {name: array.tobytes() for name, array in arrays.items()}, about
 
 
+@pytest.mark.full
 def test_a_killed_simulation_goes_on_bit_for_bit(config, tmp_path):
     """Killed after the norms were written and before the release was: the round is played again
     from the same norms.
@@ -430,6 +431,7 @@ def seen_when_resumed(config, folder, monkeypatch, notes=None):
     return seen
 
 
+@pytest.mark.full(but=["after the norms"])
 @pytest.mark.parametrize("when", ["before the norms", "after the norms"])
 def test_a_lost_round_of_a_real_run_is_paid_as_written_down_or_at_the_clip(
     config, tmp_path, monkeypatch, when

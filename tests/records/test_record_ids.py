@@ -68,6 +68,7 @@ def budgets_fit(plan):
     )
 
 
+@pytest.mark.full
 def test_the_column_is_no_feature_and_names_every_row(config):
     setup = from_config(config_of(config))
     assert setup.federation.dataset.features.shape == (40, 1)

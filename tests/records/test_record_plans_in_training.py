@@ -51,6 +51,7 @@ def by_name(plan, values):
 # --- a plan that was made before ---
 
 
+@pytest.mark.full(only=["rpdp"])
 @pytest.mark.parametrize("method", ["rpdp", "filter"])
 def test_a_run_under_its_own_plan_is_the_same_run(config, method, tmp_path):
     config["method"]["name"] = method
@@ -181,7 +182,7 @@ def stopped_early(config, folder, place, after):
         ledger.close_run(run, reason="stopped early")
 
 
-@pytest.mark.full(only=["rpdp"])
+@pytest.mark.full(but=["filter"])
 @pytest.mark.parametrize("method", ["rpdp", "minimum", "dropout", "filter"])
 def test_what_is_left_is_spent_and_no_more(config, method, tmp_path):
     config["privacy"]["randomness"] = "os"
@@ -366,7 +367,7 @@ def test_remaining_needs_accounts(config, tmp_path, prepare, error, told):
 # --- lost rounds ---
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["0-filter"])
 @pytest.mark.parametrize("method", ["rpdp", "minimum", "dropout", "filter"])
 @pytest.mark.parametrize("lost", [0, 2])
 def test_lost_rounds_can_be_made_up_for(config, method, lost, tmp_path):

@@ -95,6 +95,7 @@ def by_hand(module, rows, labels, clip):
     return total
 
 
+@pytest.mark.full(only=["0.3"])
 @pytest.mark.parametrize("clip", [0.3, 1e9])
 def test_clipped_sums_are_those_of_a_plain_loop(clip):
     module, (rows, labels) = mlp(), data()
@@ -131,7 +132,7 @@ def image_chain(channels=2):
     )
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["32-1000000000.0"])
 @pytest.mark.parametrize("clip", [0.05, 1e9])
 @pytest.mark.parametrize("rows_at_once", [1, 32, 1000])
 def test_clipped_sums_of_convolutions_are_those_of_a_plain_loop(clip, rows_at_once, monkeypatch):
@@ -201,6 +202,7 @@ def test_no_record_moves_the_sum_of_convolutions_by_more_than_the_clip(value):
     assert np.linalg.norm(moved) <= 0.05
 
 
+@pytest.mark.full(but=["DenseSum"])
 @pytest.mark.parametrize("kind", [DenseSum, GeneralSum])
 def test_no_record_moves_the_sum_by_more_than_the_clip(kind):
     """Also for a record with huge, infinite or missing values."""
@@ -298,6 +300,7 @@ def certain(monkeypatch):
     monkeypatch.setattr(record_steps, "draw_records", lambda rate, *_: np.arange(rate.size))
 
 
+@pytest.mark.full(only=["0.0"])
 @pytest.mark.parametrize("momentum", [0.0, 0.7])
 def test_no_noise_everyone_and_no_clip_is_plain_gradient_descent(momentum, monkeypatch):
     plan = plan_records([1e6] * 6, [0, 0, 0, 1, 1, 1], TERMS, clients=["a", "b"], clip=1e9)
@@ -466,6 +469,7 @@ def test_pld_agrees_where_every_client_takes_part():
     assert 0 < verdict.worst_margin < 0.6
 
 
+@pytest.mark.full(only=["<lambda>-no record of client 'c1'"])
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -572,6 +576,7 @@ def test_records_that_ran_out_stop_contributing(config, tmp_path):
     assert ((second.plan.rate.max(axis=0) > 0) == (second.plan.budget == 5)).all()
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("method", ["minimum", "dropout", "filter", "privacy-free"])
 def test_baselines_train(config, method, tmp_path):
     config["method"]["name"] = method
@@ -745,6 +750,7 @@ class Jitter(nn.Module):
         return rows + torch.randn_like(rows)
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), Jitter()], ids=["dropout", "jitter"])
 @pytest.mark.parametrize("block", [2**24, 40])
 def test_what_layers_draw_gives_no_record_a_say_in_another_s_gradient(layer, block, monkeypatch):
@@ -786,6 +792,7 @@ def test_a_model_that_cannot_be_taken_record_by_record_is_refused_before_anythin
     )
 
 
+@pytest.mark.full(only=["by norm"])
 @pytest.mark.parametrize("by_norm", [False, True], ids=["sampled", "by norm"])
 def test_draws_of_layers_are_new_in_each_step_and_no_earlier_draw_moves_them(by_norm, monkeypatch):
     """Whatever state torch's generator is in, and however many records there are."""

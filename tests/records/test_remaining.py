@@ -108,6 +108,7 @@ def owners(count):
     return np.arange(count) % 2
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     "wanted",
     [
@@ -229,7 +230,7 @@ def test_a_million_records_with_one_past_are_cheap():
 # --- lost rounds ---
 
 
-@pytest.mark.full(only=["1-wanted1"])
+@pytest.mark.full(but=["1-wanted2", "1-wanted3", "3-wanted2", "3-wanted3"])
 @pytest.mark.parametrize(
     "wanted",
     [Wanted(), Wanted(saving_share=0.5), Wanted(method="minimum"), Wanted(method="filter")],

@@ -169,6 +169,7 @@ def test_a_real_run_without_a_sound_certificate_is_called_unverified(make, repor
     assert "no certificate.json" in report(run).text
 
 
+@pytest.mark.full
 def test_a_certificate_with_the_verdict_only_is_enough(make, report, tmp_path):
     run = make(tmp_path / "short")
     verdict = json.loads((run / "certificate.json").read_text())
@@ -242,6 +243,7 @@ def test_nothing_is_loaded_and_nothing_changes(make, report, tmp_path):
     assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.full
 def test_every_chart_has_words_and_numbers_behind_it(make, report, tmp_path):
     page = report(make(tmp_path / "run"))
     charts = [attributes for tag, attributes in page.tags if tag == "svg"]
@@ -255,6 +257,7 @@ def test_every_chart_has_words_and_numbers_behind_it(make, report, tmp_path):
 # --- unusual runs ---------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_run_in_progress(make, report, tmp_path):
     page = report(make(tmp_path / "begun", done=11))
     assert "11 of 25" in page.text
@@ -275,6 +278,7 @@ def test_fedavg_has_no_plan_and_says_so(make, report, tmp_path):
     assert "Not private" in real.text[:300]
 
 
+@pytest.mark.full
 def test_skipped_rounds_and_losses_that_are_not_finite(make, report, tmp_path):
     def change(record):
         loss = {2: None, 3: math.nan, 5: math.inf}.get(record["round"], record["loss"])
@@ -294,7 +298,7 @@ def test_no_loss_and_no_accuracy_at_all(make, report, tmp_path):
     assert "Privacy spent" in dict(page.figures())
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["dp-fedavg"])
 @pytest.mark.parametrize(
     "method", ["idp-fedavg", "time-adaptive", "adaptive-clip", "dp-fedavg", "fedavg"]
 )
@@ -336,6 +340,7 @@ def test_wide_budgets_use_a_logarithmic_scale(make, report, tmp_path):
     assert "(log scale)" in page.text
 
 
+@pytest.mark.full
 def test_a_plan_by_pld(make, report, tmp_path):
     page = report(
         make(tmp_path / "pld", method="idp-fedavg", rounds=2, epsilons=[6.0] * 4, accountant="pld")
@@ -433,6 +438,7 @@ def test_runs_are_named_once_and_exist(make, tmp_path):
 # --- the command ----------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_command_writes_into_the_run(make, tmp_path, capsys):
     run = make(tmp_path / "run")
     assert main(["report", str(run)]) == 0

@@ -76,6 +76,7 @@ def test_many_budgets_are_shown_in_bands(make, tmp_path):
     assert text[text.rindex("What epsilon means") :].count("picked every round") == 4
 
 
+@pytest.mark.full
 def test_a_report_is_dated_and_its_run_where_a_ledger_knows(make, tmp_path, monkeypatch):
     run = make(tmp_path / "run")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
@@ -88,6 +89,7 @@ def test_a_report_is_dated_and_its_run_where_a_ledger_knows(make, tmp_path, monk
     assert "report of" not in render(load_runs([run]))
 
 
+@pytest.mark.full
 def test_the_date_of_a_run_is_that_of_its_beginning(tmp_path):
     fedspend.train(small("plain"), output=tmp_path / "run")
     when = begun(tmp_path / "run")

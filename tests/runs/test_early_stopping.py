@@ -287,6 +287,7 @@ def test_lines_without_a_rule_are_left_alone():
     assert of_kept(lines) is lines[-1]
 
 
+@pytest.mark.full(only=["1"])
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_closing_a_run_by_hand_frees_nothing_that_its_rule_would_keep(stopping, tmp_path, rounds):
     """A run that was killed after its rule had stopped it, and before its account was closed."""

@@ -89,6 +89,7 @@ WAYS = {
 }
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_rows_train_the_same_model_however_they_are_given(plan, expected, way):
     assert same(trained(WAYS[way](), plan), expected)

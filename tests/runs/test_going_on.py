@@ -65,6 +65,7 @@ def test_a_copy_in_the_place_of_the_original_is_noticed(begun, tmp_path):
     train(config, output=folder, resume=True, moved=True)
 
 
+@pytest.mark.full(only=["inside"])
 def test_a_moved_run_goes_on_in_its_new_place_only(begun, tmp_path, capsys):
     config, folder, inside = begun
     shutil.copytree(folder, tmp_path / "kept")
@@ -155,6 +156,7 @@ def test_a_run_that_was_moved_and_lost_a_round_is_replanned_in_its_new_place(beg
     assert verify_run(tmp_path / "new").ok
 
 
+@pytest.mark.full(but=["inside"])
 def test_a_copy_with_its_own_ledger_is_not_a_move_while_the_original_is_there(begun, tmp_path):
     config, folder, inside = begun
     shutil.copytree(folder, tmp_path / "copy")

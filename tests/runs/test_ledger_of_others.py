@@ -88,6 +88,7 @@ def test_a_directory_that_names_a_server_makes_nobody_connect(theirs, capsys):
     assert came == []
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize("how", ["absolute", "above", "link", "link of a folder", "circle"])
 def test_a_ledger_outside_of_the_directory_is_opened_only_if_it_is_named(theirs, monkeypatch, how):
     shutil.move(theirs / "ledger.db", theirs.parent / "x.db")
@@ -115,6 +116,7 @@ def test_a_ledger_outside_of_the_directory_is_opened_only_if_it_is_named(theirs,
     assert words_of(theirs, ledger=theirs.parent / "x.db").good
 
 
+@pytest.mark.full(but=["killed"])
 @pytest.mark.parametrize("ends", ["finished", "killed"])
 def test_a_directory_that_is_checked_stays_as_it_is(theirs, tmp_path, ends):
     if ends == "killed":  # while the ledger was open: entries are in the write-ahead file alone

@@ -147,6 +147,7 @@ def test_numbers_come_back_in_their_own_unit(tmp_path):
     assert found.values.tolist() == pytest.approx([100 * scaled], rel=1e-5)
 
 
+@pytest.mark.full
 def test_sequences_and_arrays_of_python(tmp_path):
     fedspend.train(text_config(tmp_path), output=tmp_path / "text")
     np.savez(tmp_path / "new.npz", features=np.array([[1, 2, 3, 0, 0]]))
@@ -333,6 +334,7 @@ def test_columns_of_new_rows_are_found_by_name(tmp_path):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.full(but_every=5)
 @pytest.mark.parametrize(
     ("loss", "data", "header"),
     [

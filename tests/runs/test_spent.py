@@ -146,6 +146,7 @@ def test_after_a_lost_round(config, capsys, tmp_path, monkeypatch):
     assert says_one_number(result, capsys, tmp_path) == pytest.approx(4, rel=1e-5)
 
 
+@pytest.mark.full(only=["stop0"])
 @pytest.mark.parametrize("stop", [{}, {"stop": STOP}])
 def test_of_what_was_left_of_lifetime_budgets(config, stop, capsys, tmp_path):
     book = tmp_path / "book.db"

@@ -197,6 +197,7 @@ def test_a_policy_for_all_is_not_the_policy_of_the_files_method(numbered, tmp_pa
     assert len(numbered) == 4
 
 
+@pytest.mark.full(but=["fedspend"])
 @pytest.mark.parametrize("changed", ["code", "fedspend", "torch"])
 @pytest.mark.usefixtures("numbered")
 def test_runs_of_other_code_are_not_used_again(config, tmp_path, monkeypatch, changed):

@@ -28,6 +28,7 @@ def places(tmp_path_factory):
     }
 
 
+@pytest.mark.full(but=["Checked"])
 @pytest.mark.parametrize("kind", ["RunVerification", "Checked", "Verification"])
 def test_python_finds_what_the_command_finds(places, kind, capsys):
     found = fedspend.verify(places[kind])
@@ -106,6 +107,7 @@ def test_what_is_no_plan_run_or_publication_is_named(places, tmp_path):
         fedspend.verify(3)
 
 
+@pytest.mark.full(only=["records"])
 @pytest.mark.parametrize("document", [TINY, RECORDS], ids=["clients", "records"])
 def test_a_config_gives_the_plan_of_the_command(document, tmp_path, capsys):
     path = write_toml(tmp_path / "config.toml", document)

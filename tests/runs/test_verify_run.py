@@ -127,7 +127,7 @@ def test_a_run_without_a_plan_is_not_passed(tiny, tmp_path):
     assert "promises nothing" in failed(result)["run"]
 
 
-@pytest.mark.full(but_every=6)
+@pytest.mark.full(but=["simulated-finished"])
 @pytest.mark.parametrize("name", RUNS)
 def test_runs_of_version_0_1_pass_and_say_what_is_missing(tmp_path, name):
     folder = copied(tmp_path) / "runs" / name

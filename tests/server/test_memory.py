@@ -163,6 +163,7 @@ def test_a_lost_memory_is_refused(small, tmp_path, randomness):
     assert not (folder / "release.safetensors").exists()
 
 
+@pytest.mark.full(only=["os"])
 @pytest.mark.parametrize("randomness", ["seeded", "os"])
 def test_an_older_copy_of_the_memory_is_refused(small, tmp_path, randomness):
     """It looks like a memory, and the noise that it makes does not fit the releases any better than

@@ -95,6 +95,7 @@ def sent(engine, *, first, module=None, task=None, **shared):
         running.close()
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("engine", ["reference", "clientwise", "clientwise-2"])
 @pytest.mark.parametrize("what", ["loss", "module"])
 def test_what_a_user_brings_carries_nothing_to_the_next_client(engine, what):

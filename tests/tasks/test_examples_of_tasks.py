@@ -26,6 +26,7 @@ def trained(name, *overrides):
     return fedspend.train(FOLDER / name, overrides=[*SMALL, *overrides])
 
 
+@pytest.mark.full(only=["fedavg"])
 @pytest.mark.parametrize("method", ["dp-fedavg", "fedavg"])
 def test_many_speakers(method):
     read = loaded("speakers.py")["read"]
@@ -94,6 +95,7 @@ def test_the_loss_is_weibulls_and_the_metric_counts_pairs():
     assert found["concordance"](0 * risks, times) == 0.5
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("name", ["backbone", "fine_tune", "own_model", "regression"])
 def test_the_other_configs_train(name):
     result = fedspend.train(FOLDER / f"{name}.toml", overrides=["train.rounds=1"])

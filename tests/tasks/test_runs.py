@@ -194,6 +194,7 @@ def small_plan(clients=4):
 TERMS = {"lr": 0.1, "batch_size": 4, "local_steps": 2, "randomness": "seeded", "seed": 1}
 
 
+@pytest.mark.full
 def test_whole_numbers_stay_whole_numbers_from_python():
     generator = np.random.default_rng(1)
     clients = [(generator.integers(0, 9, (6, 4)), generator.integers(0, 2, 6)) for _ in range(4)]

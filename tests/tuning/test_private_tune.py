@@ -119,6 +119,7 @@ def test_a_tune_killed_before_its_end_is_closed_leaves_a_winner_that_is_charged(
     assert {one.check for one in checked.checks if one.good is None} >= {"files", "model"}
 
 
+@pytest.mark.full(but=["True"])
 @pytest.mark.parametrize("real_rows", [False, True])
 def test_what_is_written_does_not_depend_on_the_number_of_trials(
     short, real, tmp_path, monkeypatch, real_rows
@@ -355,6 +356,7 @@ fedspend.tune(config, grid, private=True, output=folder, trials_mean=3.0)
 """
 
 
+@pytest.mark.full(but=["python"])
 @pytest.mark.parametrize("door", ["python", "command line"])
 def test_times_of_files_do_not_tell_how_long_the_trials_took(short, tmp_path, run, door):
     folder = tmp_path / "w"

@@ -159,6 +159,7 @@ def test_it_is_saved_and_read_back(tmp_path):
         load_tune_plan(tmp_path / "tune.json")
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize("key", ["trials", "curves", "clients", "plans", "guarantee", "settings"])
 def test_a_malformed_file_is_refused_in_one_line(tmp_path, key):
     from fedspend.planning.plan_json import canonical, hash_of

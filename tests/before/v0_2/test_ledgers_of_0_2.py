@@ -84,6 +84,7 @@ def named(accounts):
     return (*(("--project", project) if project else ()), "--unit", unit)
 
 
+@pytest.mark.full(but_every=3)
 def test_it_says_what_it_said(told, ledger, said):
     name, place = ledger
     at = ("--ledger", place)
@@ -139,6 +140,7 @@ def close_the_open_run(done, place, said, name):
     done("ledger", "close-run", run, "--reason", "the server is gone", *at)
 
 
+@pytest.mark.full(only=["clients"])
 @pytest.mark.parametrize("ledger", ["clients", "postgres"], indirect=True)
 def test_what_an_open_run_held_is_free_once_it_is_closed(told, done, ledger, said):
     name, place = ledger

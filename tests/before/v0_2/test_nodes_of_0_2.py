@@ -51,6 +51,7 @@ def node_toml(files, client, federation="consortium"):
 OLD_KEY = {("first", "north"), *((offer, "south") for offer in OFFERS)}
 
 
+@pytest.mark.full(but_every=3)
 @pytest.mark.parametrize(
     ("offer", "client"),
     [(offer, client) for offer in OFFERS for client in NODES if (offer, client) not in OLD_KEY],
@@ -147,6 +148,7 @@ def test_every_message_is_read_and_says_the_same_when_it_is_sent_again(files):
     assert tasks > answers >= 10
 
 
+@pytest.mark.full(but_every=2)
 @pytest.mark.parametrize("kind", SIMULATED)
 def test_a_seeded_node_gives_the_answer_that_it_gave(files, kind):
     """All that it says but the mask, which is drawn anew for each message."""

@@ -52,7 +52,7 @@ def test_every_plan_is_there_and_all_kinds_are(original, said):
     assert all(one["ok"] is True for one in said["plans"].values())
 
 
-@pytest.mark.full(but_every=4)
+@pytest.mark.full(but=["records-rpdp.json", "records-filter-clip.json"])
 @pytest.mark.parametrize("name", marked([name for name in PLANS if name not in LIKE_OTHERS], SLOW))
 def test_a_plan_verifies_as_it_did(told, files, said, name):
     files.bring(f"plans/{name}")
@@ -60,6 +60,7 @@ def test_a_plan_verifies_as_it_did(told, files, said, name):
     assert not differences(found, said["plans"][name], 1e-9 if same_machine() else 1e-6), machine()
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("name", marked(sorted({*PLANS} - GONE), {"records-remaining.json"}))
 def test_planning_gives_the_plan_again(done, files, name):
     """To twelve digits, or to six where functions round otherwise."""

@@ -39,12 +39,14 @@ def test_every_publication_is_there(original, said):
     assert all(one["ok"] for one in said["publications"].values())
 
 
+@pytest.mark.full(but=["clients", "records", "consortium"])
 def test_a_publication_verifies_as_it_did(told, published, said):
     found = told("verify", f"publications/{published}", *KEY)
     stored = said["publications"][published]
     assert not differences(found, stored, 1e-9)
 
 
+@pytest.mark.full(but_every=4)
 def test_every_opening_opens_its_own_commitment_only(run, files, published):
     openings = sorted((files.folder / f"publications/{published}.openings/clients").iterdir())
     outcome = run("verify", f"publications/{published}", *KEY, "--open", openings[0])

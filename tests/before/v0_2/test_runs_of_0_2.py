@@ -107,7 +107,7 @@ def checks_of(document, name):
     return {one["check"]: one["ok"] for one in document["checks"] if one["check"] not in skipped}
 
 
-@pytest.mark.full(but_every=4)
+@pytest.mark.full(but=["central-finished", "records-by-norm-stopped"])
 @pytest.mark.parametrize("name", VERIFIED)
 def test_a_run_verifies_as_it_did(run, files, said, name):
     stored = said["runs"][name]
@@ -122,6 +122,7 @@ def test_a_run_verifies_as_it_did(run, files, said, name):
         assert not differences(told, stored["plan"]["epsilon"], 1e-6)
 
 
+@pytest.mark.full(but=["people-stopped-early"])
 @pytest.mark.parametrize("name", marked(CHARGED_OUTSIDE, {"consortium-finished"}))
 def test_a_run_whose_ledger_was_moved_verifies_with_it(run, files, said, name):
     files.bring("ledgers")
@@ -144,6 +145,7 @@ def test_a_run_whose_ledger_was_moved_verifies_with_it(run, files, said, name):
     )
 
 
+@pytest.mark.full(only=["real-finished"])
 @pytest.mark.parametrize("name", ["central-finished", "real-finished"])
 def test_a_run_with_lines_in_another_order_does_not_verify(run, files, name):
     folder = files.run(name)
@@ -153,6 +155,7 @@ def test_a_run_with_lines_in_another_order_does_not_verify(run, files, name):
     assert run("verify", folder).code == 1
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.parametrize("name", marked(REPORTED, {"consortium-stopped"}))
 def test_a_run_is_reported_on(done, files, name):
     files.bring("ledgers")
@@ -163,7 +166,7 @@ def test_a_run_is_reported_on(done, files, name):
     assert os.path.realpath(files.folder) not in page, "a report may be handed on"
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["plain-stopped", "central-killed-with-release"])
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize("name", marked(INTERRUPTED, SLOW))
 def test_a_seeded_run_ends_with_the_model_of_the_uninterrupted_one(run, done, files, name):
@@ -184,7 +187,7 @@ def test_a_seeded_run_ends_with_the_model_of_the_uninterrupted_one(run, done, fi
         done("ledger", "verify", "--ledger", folder / "ledger.db", "--runs", folder)
 
 
-@pytest.mark.full(but_every=3)
+@pytest.mark.full(but=["adaptive-finished", "metric-finished", "plain-finished"])
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize("name", marked(FINISHED, SLOW))
 def test_a_seeded_run_gives_the_same_model_from_the_start(done, files, name):
@@ -194,6 +197,7 @@ def test_a_seeded_run_gives_the_same_model_from_the_start(done, files, name):
     same_metrics(files.folder / "again", whole, name)
 
 
+@pytest.mark.full(but=["central-finished"])
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize("name", ["central-finished", "records-by-norm-finished", "real-finished"])
 def test_a_finished_run_stays_as_it_is(done, files, name):
@@ -208,6 +212,7 @@ def balances(told, ledger, unit, *more):
     return told("ledger", "balance", "--ledger", ledger, "--unit", unit, *more)
 
 
+@pytest.mark.full(but_every=4)
 @pytest.mark.usefixtures("quick_verify")
 @pytest.mark.parametrize(
     "name", marked([name for name in REAL_ONES if not name.endswith("-finished")], SLOW)
