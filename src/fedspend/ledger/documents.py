@@ -84,6 +84,7 @@ def run_document(state: State, id: str) -> dict[str, Any]:
         "plan": run.about.get("plan"),
         "folder": run.about.get("folder"),
         "accountant": run.accountant,
+        **({"alone": True} if run.alone else {}),
         "classes": _tuned_classes(run, members)
         if run.is_tune
         else [

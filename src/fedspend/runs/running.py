@@ -37,6 +37,11 @@ from fedspend.runs.setup import Setup
 from fedspend.runs.stores import RunStore
 from fedspend.server.rounds import TrainingState, run_rounds
 
+COUNTS_AS_A_WHOLE = (
+    "the accounts have room for this one run only, by its own accountant: it counts as a whole, and "
+    "nothing is given back if it ends early (a plan with --remaining would give back)"
+)
+
 
 def run(
     setup: Setup,
@@ -100,6 +105,8 @@ def _run(
             state = recovered(setup, store)
             if resume:
                 listeners.on_note(told(store, state.done, simulation=simulation))
+            elif not simulation and store.account is not None and store.account.run.alone:
+                listeners.on_note(COUNTS_AS_A_WHOLE)
             enrol(budgets, state, store, listeners.on_note)
             if not state.over(setup.training.server.rounds):
                 store.drop_model()  # of where the run was stopped before
