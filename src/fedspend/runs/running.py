@@ -38,8 +38,8 @@ from fedspend.runs.stores import RunStore
 from fedspend.server.rounds import TrainingState, run_rounds
 
 COUNTS_AS_A_WHOLE = (
-    "the accounts have room for this one run only, by its own accountant: it counts as a whole, and "
-    "nothing is given back if it ends early (a plan with --remaining would give back)"
+    "the accounts have room for this one run only, by its own accountant: it counts as a whole, "
+    "and nothing is given back if it ends early (a plan with --remaining would give back)"
 )
 
 
