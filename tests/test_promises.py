@@ -136,9 +136,10 @@ def test_every_kind_of_entry_is_on_the_page():
         for name in re.findall(r"`([\w-]+)`", line)
     }
     assert named == set(_KINDS)
-    assert BY_PEOPLE == ("ledger", "change", "withdraw", "rotate-key")
-    assert "(`change`, `withdraw`, `rotate-key`, and the first entry) has a time" in page(
-        "how-to/ledger.md"
+    assert BY_PEOPLE == ("ledger", "change", "withdraw", "rotate-key", "migrate")
+    assert (
+        "(`change`, `withdraw`, `rotate-key`, `migrate`, and the first entry) has a time"
+        in page("how-to/ledger.md")
     )
 
 

@@ -406,6 +406,7 @@ def test_a_run_takes_it_and_its_report_and_account_name_its_units(made, tmp_path
         "reserved",
         "remaining",
         "withdrawn",
+        "order",
     ]
     assert np.array([row["spent"] for row in rows]) == pytest.approx(made.plan.epsilon, rel=1e-4)
 

@@ -286,7 +286,7 @@ def plan_files(session: Session) -> None:
         "{}",
         "null",
         b"\x00\xff",
-        good[: good.index('"hash"')],  # its numbers, and so its length, are those of a processor
+        good[:120],  # in its hash: what follows is rounded as the machine does
         "[" * 100_000,
         '{"rounds": 1e999, "clients": "x"}',
         json.dumps(document | {"delta": 1e-6}),
@@ -296,8 +296,7 @@ def plan_files(session: Session) -> None:
     for number, text in enumerate(texts):
         session.write(f"bad-{number}.json", text)
         shown = text if isinstance(text, str) else repr(text)
-        before_hash = shown.partition('"hash"')[0]
-        session.note(f"bad-{number}.json", f"{before_hash[:60]} ...")
+        session.note(f"bad-{number}.json", f"{shown[:56]} ...")
         session.run(f"verify bad-{number}.json")
         session.run(f"explain bad-{number}.json")
     session.write("bad.json.gz", "not gzip")

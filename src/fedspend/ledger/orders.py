@@ -27,7 +27,7 @@ def default_orders(budgets: FloatArray, delta: float) -> FloatArray:
     """The order of each account with one of these lifetime budgets.
 
     >>> default_orders(np.array([1.0, 5.0, 10.0]), 1e-5).round(1).tolist()
-    [19.1, 5.2, 3.4]
+    [18.1, 5.2, 3.3]
     """
     step = np.floor(np.log(np.minimum(budgets, _LARGEST)) / _GRID)
     distinct, of_account = np.unique(step, return_inverse=True)

@@ -389,32 +389,33 @@ def fit(state: State, run: Run, *, joining: bool, hint: FloatArray | None = None
         run.mechanisms(held=True).take(run.of_class[first]),
     )
     total = Mechanisms.joined([past, own], first.size)
-    least, delta = _strictest(budget, of_account, first.size), delta[first]
     by_pld = before.by_pld[history[first]] | (run.accountant != "rdp")
-    over = ~_within(
-        total, least, delta, by_pld, None if hint is None else hint[run.of_class[first]]
-    )
+    least = _strictest(budget, of_account, first.size)
+    at = None if hint is None else hint[run.of_class[first]]
+    over = ~(_readings(total, least, delta[first], by_pld, at)[of_account] <= budget)
     # as the only run of its account, it is read by its own accountant, at any order
-    single = np.flatnonzero(over & (total.bound > 0) & ~past.busy() & (joining or run.alone))
+    single = np.unique(of_account[over])
+    single = single[(total.bound > 0)[single] & ~past.busy()[single] & (joining or run.alone)]
     free = total.take(single).bound_to(np.zeros(single.size))
-    over[single] = ~_within(free, least[single], delta[single], by_pld[single], None)
-    return Fit(np.flatnonzero(over[of_account]), bool((~over[single]).any()))
+    by_itself = np.full(first.size, np.inf)
+    by_itself[single] = _readings(free, least[single], delta[first][single], by_pld[single], None)
+    alone = over & (by_itself[of_account] <= budget)
+    return Fit(np.flatnonzero(over & ~alone), bool(alone.any()))
 
 
-def _within(
+def _readings(
     total: Mechanisms,
     budget: FloatArray,
     delta: FloatArray,
     by_pld: BoolArray,
     hint: FloatArray | None,
-) -> BoolArray:
-    """Whether each history stays within its budget."""
+) -> FloatArray:
+    """Epsilon of each history, or 0 where it is within its smallest `budget` by a hint."""
     fits = np.zeros(budget.size, dtype=bool)
     if hint is not None:
         order = np.clip(hint, ORDERS[0], ORDERS[-1])  # the hint of a plan by PLD is 0
         proves = (total.bound == 0) & (~total.whole() | (order == np.floor(order)))
         fits = proves & (total.rdp_at(order) + conversion_cost_at(order, delta) <= budget)
-    rest = np.flatnonzero(~fits)
-    epsilon, _ = epsilons(total.take(rest), delta[rest], by_pld[rest], budget[rest])
-    fits[rest] = epsilon <= budget[rest]
-    return fits
+    rest, found = np.flatnonzero(~fits), np.zeros(budget.size)
+    found[rest] = epsilons(total.take(rest), delta[rest], by_pld[rest], budget[rest])[0]
+    return found
