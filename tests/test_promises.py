@@ -55,6 +55,26 @@ def test_the_default_accountant_leaves_about_a_millionth(budget, terms):
 
 
 @pytest.mark.full
+def test_renyi_curves_leave_next_to_nothing_and_name_their_orders():
+    budgets = [0.1, 3.0, 60.0]
+    for policy in ("uniform", "optimal"):
+        made = fedspend.plan(
+            budgets, delta=1e-5, rounds=25, rate=0.3, policy=policy, accountant="rdp"
+        )
+        left = 1 - made.epsilon / budgets
+        assert (left >= 0).all()
+        assert (left < 2e-8).all()
+        assert set(made.schedules.order) <= set(made.orders)
+
+
+@pytest.mark.full
+def test_little_is_gained_at_low_rates():
+    made = fedspend.plan([5.0], delta=1e-4, rounds=25, rate=0.02, accountant="rdp")
+    assert made.policy == "optimal"
+    assert 0.95 < made.parameters["expected"]["variance_of_uniform"] <= 1
+
+
+@pytest.mark.full
 def test_the_quickstart_gains_what_is_promised_and_means_what_is_said():
     by_default = fedspend.plan(config=ROOT / "examples" / "quickstart.toml")
     stated = fedspend.plan(
@@ -111,6 +131,7 @@ def test_observers_of_the_saving_plan_are_those_of_the_threat_model():
 # --- what may be published ------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_records_under_noise_that_all_budgets_chose_are_not_published():
     terms = Terms.checked(
         delta=1e-4, rounds=3, local_steps=2, client_rate=1.0, noise_multiplier=3.0
@@ -143,6 +164,7 @@ def test_every_kind_of_entry_is_on_the_page():
     )
 
 
+@pytest.mark.full
 def test_a_round_adds_two_short_entries(tmp_path):
     run, release, digest = "3f09c1d2a4b5", "A" * 43, "0" * 64  # as long as those of a real run
     plan = fedspend.plan([8.0], delta=1e-5, rounds=4, rate=0.1, accountant="rdp")
