@@ -20,7 +20,7 @@ from fedspend.ledger.book import Ledger
 from fedspend.ledger.chain import Head
 from fedspend.ledger.rules import Proposal, refuse_elsewhere
 from fedspend.ledger.spending import spent_by_members
-from fedspend.ledger.state import Place, Run
+from fedspend.ledger.state import FINISHED, Place, Run
 from fedspend.ledger.storage import is_url, path_of
 from fedspend.stored.files import SEEN_HEAD
 
@@ -120,7 +120,7 @@ class RunAccount:
         leaves out is not given back.
         """
         if not stopped or self.run.next_round == self.run.planned:
-            self.close("finished", ending)
+            self.close(FINISHED, ending)
         elif self.run.closed is None:
             self.ledger.stop_run(self.id, place=self.place, ending=ending)
             self._keep_head()

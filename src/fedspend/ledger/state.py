@@ -49,7 +49,7 @@ from fedspend.basics.arrays import BoolArray, FloatArray, IntArray
 from fedspend.ledger.chain import START, Body, Damaged, Head
 
 FORMAT = 2  # since then every account has an order, and runs are admitted by it
-STOPPED_EARLY = "stopped early by its own rule"
+FINISHED, STOPPED_EARLY = "finished", "stopped early by its own rule"  # why a run ends by itself
 UNITS = ("client", "record")
 MOST_CELLS = 1 << 28  # of a table in an entry: 2 GiB
 

@@ -45,7 +45,7 @@ from fedspend.ledger.account import is_inside, place_of
 from fedspend.ledger.audit import recheck_balances
 from fedspend.ledger.chain import Head
 from fedspend.ledger.looking import open_to_look
-from fedspend.ledger.state import Run, steps_table
+from fedspend.ledger.state import FINISHED, STOPPED_EARLY, Run, steps_table
 from fedspend.planning.protocol import AnyPlan
 from fedspend.records.planning import SILOS
 from fedspend.report.dates import Dates, begun
@@ -389,7 +389,9 @@ class Checker:
         if not (same and asked.accountant in read_by):
             return False, "the ledger has charged other rates, noise or steps than the plan's"
         by_rule = self.state is not None and self.state.state.watched.stopped
-        by_hand = run.stopped and not run.stopped_itself  # all is charged, whatever the rule says
+        # whoever ended it, the account is charged alike, whatever the rule says
+        by_hand = run.stopped and not run.stopped_itself
+        by_hand |= run.by_order and run.closed not in (FINISHED, STOPPED_EARLY)
         early = by_rule and self.done < run.planned
         if run.closed is not None and not by_hand and run.stopped is not early:
             return False, f"the ledger and {CHECKPOINT} do not agree on whether it stopped early"
