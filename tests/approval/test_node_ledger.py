@@ -109,9 +109,11 @@ def test_a_slice_that_does_not_fit_is_refused(tmp_path, offer, changes, why):
     found = account(tmp_path, **changes)
     with pytest.raises(Refused, match=why):
         found.approve(offer.slice_of(0))
-    assert not (tmp_path / "state" / "0123456789ab").exists()
+    assert not (tmp_path / "state").exists()
+    assert not (tmp_path / "ledger.db").exists()
     with pytest.raises(Declined):
         found.admit(task_of(offer))
+    account(tmp_path).approve(offer.slice_of(0))  # nothing of the other terms was kept
 
 
 def test_the_budget_is_the_clients_own_and_must_be_stated(tmp_path, offer):

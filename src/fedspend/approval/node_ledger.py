@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -71,28 +72,46 @@ class NodeLedger:
         """Check a slice, enter it, and hold what it costs; or refuse, and change nothing."""
         self.check_mine(slice)
         verdict = verified(slice)
+        self._rehearse(slice)
         with self.opened(create=True) as ledger:
-            known = ledger.state.runs.get(slice.terms.run)
-            if known is not None and known.about["plan"] != slice.root:
-                raise Refused(
-                    f"another slice of run {known.id} was approved before, with root "
-                    f"{known.about['plan'][:12]}; a run has one plan"
-                )
-            if self.key is not None:
-                refuse_unrotated(ledger, self.client, self.key)
-                ledger.enter_keys({self.client: self.key})
-            ledger.admit(
-                slice.terms.run,
-                replace(slice.plan.proposal(), plan=slice.root, method=slice.terms.method),
-                simulation=self.simulation,
-                files={APPROVED: slice.digest},
-            )
+            self._enter(slice, ledger)
             # after a crash in between, approving it again makes up for it
             path = self.slice_file(slice.terms.run)
             for folder in (self.folder, path.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(path, slice.to_bytes())
         return verdict
+
+    def _rehearse(self, slice: Slice) -> None:
+        """Enter the slice in a ledger that is thrown away, if it is the client's first: one that is
+        refused leaves no account, whose delta could never change.
+        """
+        found = Ledger.find(self.location)
+        if found is not None:
+            found.close()
+        elif not (self.folder / SEEN).exists():
+            with tempfile.TemporaryDirectory() as folder:
+                scratch = Path(folder)
+                trial = replace(self, location=str(scratch / "ledger.db"), folder=scratch / "state")
+                with trial.opened(create=True) as ledger:
+                    trial._enter(slice, ledger)
+
+    def _enter(self, slice: Slice, ledger: Ledger) -> None:
+        known = ledger.state.runs.get(slice.terms.run)
+        if known is not None and known.about["plan"] != slice.root:
+            raise Refused(
+                f"another slice of run {known.id} was approved before, with root "
+                f"{known.about['plan'][:12]}; a run has one plan"
+            )
+        if self.key is not None:
+            refuse_unrotated(ledger, self.client, self.key)
+            ledger.enter_keys({self.client: self.key})
+        ledger.admit(
+            slice.terms.run,
+            replace(slice.plan.proposal(), plan=slice.root, method=slice.terms.method),
+            simulation=self.simulation,
+            files={APPROVED: slice.digest},
+        )
 
     def check_mine(self, slice: Slice) -> None:
         """Refuse a slice that is not for this node."""
