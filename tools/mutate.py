@@ -354,8 +354,10 @@ def run_suite(root: Path, folder: Path, suite: str, workers: int, most: float) -
         line |= {"tests": 0, "left_out": 0, "seconds": 0.0}
         if met[mutant.id]:
             trial = {**where, "ids": [mutant.id], "workers": 1, "served": True}
-            run_pytest(root, [*options, *sorted(met[mutant.id])], mutant, MUTATE_TRY=trial)
+            code = run_pytest(root, [*options, *sorted(met[mutant.id])], mutant, MUTATE_TRY=trial)
             line |= {"killed": True, "how": "could not be imported"}
+            if code not in (0, 2, 4, 5):  # 2 and 4: a file of tests, or a conftest, would not load
+                raise SystemExit("pytest failed; the same command goes on from here")
         if (mutant.id, suite) not in results_of(folder):
             write_lines(folder / "results.jsonl", [line], "a")
 
