@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tools"))
 import mutate  # noqa: E402
+from covering import Case, read_lines  # noqa: E402
 from mutants import Mutant, Sites  # noqa: E402
-from mutate import Case  # noqa: E402
 
 
 def mutated(source: str) -> set[str]:
@@ -195,7 +195,7 @@ def test_runs_and_sees_nothing():
 
 
 def test_passes_while_coverage_is_recorded():
-    assert "MUTATE_COVER" in os.environ or sums.harnessed(1) == 1
+    assert "COVERING" in os.environ or sums.harnessed(1) == 1
 
 
 def test_fails_anyway():
@@ -321,8 +321,8 @@ def test_what_runs_on_import_meets_the_files_of_its_module(tmp_path):
 
 def test_a_torn_line_is_not_read(tmp_path):
     (tmp_path / "some").write_text('{"a": 1}\n{"b": 2}\n{"c"')
-    assert mutate.read_lines(tmp_path / "some") == [{"a": 1}, {"b": 2}]
-    assert mutate.read_lines(tmp_path / "none") == []
+    assert read_lines(tmp_path / "some") == [{"a": 1}, {"b": 2}]
+    assert read_lines(tmp_path / "none") == []
 
 
 def test_the_report_counts_each_mutant_once(tmp_path):

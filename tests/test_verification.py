@@ -23,6 +23,7 @@ from fedspend.verification.findings import unreadable
 from fedspend.verification.second_accountant import renyi_divergence
 from fedspend.verification.verify import (
     Verification,
+    _largest_relative,
     accounted_part,
     lowest_epsilon,
     no_amplification,
@@ -378,3 +379,7 @@ def test_a_plan_that_cannot_be_read_passes_nothing(small):
     verdict = unreadable(small, ValueError("why"))
     assert not verdict.ok
     assert failed_checks(verdict) == {"readable"}
+
+
+def test_how_far_a_claim_is_off_is_relative_to_it():
+    assert _largest_relative(np.array([0.1, 0.2]), np.array([0.5, 4.0])) == pytest.approx(0.2)

@@ -197,6 +197,14 @@ def test_what_lies_outside_the_grid_of_a_round_counts_as_often_as_the_round():
     assert total.read(1e-5, 1e-2).delta(50.0) >= 0.3
 
 
+def test_losses_that_are_all_large_are_read():
+    """A grid that begins far above 0."""
+    sure = pld._Direction(first=50, mass=np.full(4, 0.25), interval=1.0, lost=0.0, grown=1.0)
+    epsilon = sure.epsilon(0.1)
+    assert sure.delta(epsilon) == pytest.approx(0.1)
+    assert 50 < epsilon < 53
+
+
 def test_early_rounds_are_read_on_a_grid_that_holds_them():
     """Also where the losses of all rounds together are far from theirs."""
     noise = np.full((16, 1), 0.1)

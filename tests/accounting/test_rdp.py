@@ -188,7 +188,7 @@ def test_fewer_orders_read_higher():
     assert epsilon(curve[::7], ORDERS[::7], 1e-5) >= epsilon(curve, ORDERS, 1e-5)
 
 
-@pytest.mark.parametrize("delta", [0, 1, -1e-5, math.nan, math.inf, "small"])
+@pytest.mark.parametrize("delta", [0, 1, -1e-5, math.nan, math.inf, "small", 1e-320])
 def test_epsilon_refuses_bad_delta(delta):
     with pytest.raises(InvalidInput, match="delta"):
         epsilon([0.1, 0.2], [2, 3], delta)

@@ -163,3 +163,12 @@ def test_every_curve_grows_and_is_concave():
         assert np.all(np.diff(found) >= -1e-12)
         assert np.all(np.diff(found, 2) <= 1e-6)
         assert curve.advantage >= (found - fpr).max() - 1e-9
+
+
+def test_every_order_counts():
+    """The lowest of the bounds that single orders give."""
+    divergence, order, fpr = np.array([0.05, 1.2]), np.array([1.5, 40.0]), np.array([1e-6, 0.3])
+    both = from_renyi(divergence, order).tpr(fpr)
+    alone = [from_renyi(divergence[[n]], order[[n]]).tpr(fpr) for n in range(2)]
+    assert both.tolist() == np.minimum(*alone).tolist()
+    assert (alone[0] < alone[1]).tolist() in ([True, False], [False, True])

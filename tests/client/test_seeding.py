@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from fedspend.noise.randomness import Randomness
+from fedspend.noise.randomness import Randomness, Role
 from fedspend.noise.seeding import philox_keys
 
 
@@ -34,6 +36,12 @@ def test_streams_of_many_are_the_streams_of_each(seed: int, clients: list[int]) 
 def draws(generator: np.random.Generator) -> list[int]:
     odd = generator.integers(0, 2**31, 3, dtype=np.int32).tolist()
     return [*odd, *generator.permutation(37).tolist()]
+
+
+def test_no_two_uses_share_a_stream() -> None:
+    roles = get_args(Role)
+    assert len(roles) > 15
+    assert len({tuple(draws(Randomness(1).generator(role, 2, 3))) for role in roles}) == len(roles)
 
 
 @pytest.mark.parametrize("source", ["seeded", "os"])

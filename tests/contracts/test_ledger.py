@@ -15,7 +15,7 @@ import fedspend
 from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Damaged, Ledger, spending, storage
 from fedspend.ledger.audit import audit
-from fedspend.ledger.rules import Proposal
+from fedspend.ledger.rules import OF_ACCOUNTS, Proposal, check_names, said_of
 
 DELTA = 1e-4
 
@@ -896,3 +896,15 @@ def test_an_old_ledger_with_both_opens_goes_on_and_says_what_is_missing(ledger, 
     for plan in (make_plan(3.0), of_records()):
         with pytest.raises(Refused, match="accounts, which cannot pay"):
             admit(ledger, "two", plan)
+
+
+def test_entries_name_a_project_only_if_they_are_about_its_accounts():
+    (about, *_), other = sorted(OF_ACCOUNTS), {"kind": "begin"}
+    assert said_of("north", {"kind": about}) == {"kind": about, "project": "north"}
+    assert said_of("", {"kind": about}) == {"kind": about}
+    assert said_of("north", other) == other
+
+
+def test_nobody_cannot_be_entered():
+    with pytest.raises(InvalidInput, match="nobody to enter"):
+        check_names([])
