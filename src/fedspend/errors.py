@@ -12,17 +12,34 @@ import errno
 import math
 from typing import Any
 
+MOST_LETTERS = 2000  # of a line that somebody is to read
+
+
+def one_line(text: str) -> str:
+    """The text as one readable line, whatever values are in it: without line breaks and characters
+    that command a terminal, and without the middle of a very long one.
+
+    >>> print(one_line("two\\nlines \\x1b[2J"), len(one_line("x" * 10**6)))
+    two lines \\x1b[2J 2000
+    """
+    if not text.isprintable():
+        text = " ".join(text.split())
+        text = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    if len(text) > MOST_LETTERS:
+        half = MOST_LETTERS // 2
+        text = f"{text[: half - 5]} ... {text[-half:]}"
+    return text
+
 
 class FedspendError(Exception):
-    """Base class of every error that fedspend raises on purpose. What it says is one line, also if
-    a value in it has several.
+    """Base class of every error that fedspend raises on purpose. What it says is one readable line,
+    also if a value in it has several, or is very long.
     """
 
     exit_code = 1
 
     def __init__(self, message: object = "", *rest: object) -> None:
-        text = str(message)
-        super().__init__(" ".join(text.split()) if "\n" in text else message, *rest)
+        super().__init__(one_line(str(message)) if message else message, *rest)
 
 
 class InvalidInput(FedspendError, ValueError):

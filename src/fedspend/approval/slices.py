@@ -49,6 +49,7 @@ SLICE_SUFFIX = ".slice.json"
 OFFER_FILE, PLAN_FILE = "offer.json", PLAN.name  # in a folder of slices
 _KIND = "slice"  # of the commitments
 _PREFIX = b"fedspend-plan-root-1\n"
+MOST_ROUNDS = 1_000_000  # a short slice must not fill the memory of a node
 NOISE = ("central", "distributed", "discrete", "discrete-distributed")
 
 
@@ -79,7 +80,7 @@ class Terms:
             ("simulation", type(self.simulation) is bool),
             ("method", isinstance(self.method, str)),
             ("clients", _count(self.clients)),
-            ("rounds", _count(self.rounds)),
+            ("rounds", _count(self.rounds) and self.rounds <= MOST_ROUNDS),
             ("size", _count(self.size)),
             ("noise", self.noise in NOISE),
             ("bits", self._bits_are_sound()),

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedspend.basics.tables import Table
 from fedspend.basics.words import counted
-from fedspend.errors import FedspendError
+from fedspend.errors import FedspendError, one_line
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,10 @@ def guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
     would write may raise anything.
     """
     try:
-        return Finding(name, *check())
+        good, words = check()
+        return Finding(name, good, one_line(words))
     except FedspendError as error:
-        return Finding(name, False, " ".join(str(error).split()))
+        return Finding(name, False, str(error))
     except Exception as error:
         return Finding(name, False, unforeseen(error))
 

@@ -91,7 +91,9 @@ class Contribution:
                 f"shape {vector.shape}; send it again"
             )
         named = isinstance(about.get("client"), str) and isinstance(about.get("run"), str)
-        plain = all(number is None or type(number) is float for number in numbers)
+        plain = all(
+            number is None or (type(number) is float and np.isfinite(number)) for number in numbers
+        )
         if not (named and type(about.get("round")) is int and plain):
             raise InvalidInput(
                 "a contribution does not name its client, round or run; send it again"

@@ -28,6 +28,7 @@ FORMAT = "fedspend task 1"
 # fields of a `RoundTask` that are grids
 _GRIDS: Mapping[str, type[Any]] = {"grid": Grid, "bit_grid": NumberGrid, "metric": NumberGrid}
 _OWN = ("client", "number", "clip_norm", "coin")
+_LARGEST = 1 << 53  # of whole numbers
 _ABOUT = {"format", *_OWN, "shared", "training", "records", *_GRIDS}
 _ARRAYS = {"parameters", "asked"}  # and those of records, which have their own prefix
 
@@ -333,9 +334,11 @@ def _number_grid(grid: NumberGrid) -> bool:
 
 
 def _number(value: object) -> bool:
-    """Whether the value is a finite number of at least 0."""
-    return isinstance(value, int | float) and type(value) is not bool and 0 <= float(value) < np.inf
+    """Whether the value is a finite number of at least 0; a whole one must be exact as a float."""
+    if isinstance(value, float):
+        return 0 <= value < np.inf
+    return _count(value)
 
 
 def _count(value: object, least: int = 0) -> bool:
-    return type(value) is int and value >= least
+    return type(value) is int and least <= value <= _LARGEST

@@ -51,7 +51,9 @@ from fedspend.ledger.chain import START, Body, Damaged, Head
 FORMAT = 2  # since then every account has an order, and runs are admitted by it
 FINISHED, STOPPED_EARLY = "finished", "stopped early by its own rule"  # why a run ends by itself
 UNITS = ("client", "record")
-MOST_CELLS = 1 << 28  # of a table in an entry: 2 GiB
+# Cells of a table in an entry: at most 2 GiB, and no more than a plan of clients can have, or than
+# `ROUNDS` for each class that is listed: a short entry must not fill the memory.
+MOST_CELLS, MOST_MADE, ROUNDS = 1 << 28, 50_000_000, 1000
 
 
 @dataclass(eq=False)
@@ -650,12 +652,12 @@ def table(columns: Any, rest: bool = False) -> FloatArray:
     # a forged entry must not fill the memory
     lengths = [column["rounds"] if isinstance(column, dict) else len(column) for column in columns]
     require(all(type(length) is int and length >= 0 for length in lengths))
-    require(sum(lengths) <= MOST_CELLS)
+    require(sum(lengths) <= min(MOST_CELLS, max(MOST_MADE, ROUNDS * len(lengths))))
     made = [
         np.full(column["rounds"], column["all"]) if isinstance(column, dict) else numbers(column)
         for column in columns
     ]
-    values = np.stack(made, axis=1).astype(np.float64)
+    values = np.stack(made, axis=1).astype(np.float64, copy=False)
     require(bool(np.all(np.isfinite(values) & ((values > 0) | (rest & (values == 0))))))
     return values
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fedspend.errors import InvalidInput
 from fedspend.planning.plan import ADJACENCY, OBSERVER, Plan
 from fedspend.planning.plan_json import (
@@ -14,8 +12,8 @@ from fedspend.planning.plan_json import (
     Kind,
     check_size,
     floats,
-    from_runs,
     integers,
+    table_of,
     to_runs,
 )
 from fedspend.planning.schedules import TABLES, Schedules
@@ -59,9 +57,7 @@ def from_content(content: Content) -> Plan:
     rounds, guarantee, clients = content["rounds"], content["guarantee"], content["clients"]
     listed = content["schedules"]
     check_size(rounds, len(listed))
-    tables = {
-        name: np.column_stack([from_runs(one[name], rounds) for one in listed]) for name in TABLES
-    }
+    tables = {name: table_of([one[name] for one in listed], rounds) for name in TABLES}
     schedules = Schedules(
         epsilon=floats([one["epsilon"] for one in listed]),
         order=floats([one["order"] for one in listed]),

@@ -14,9 +14,10 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,9 +30,16 @@ from fedspend.basics.files import write_whole
 from fedspend.errors import FedspendError, InvalidInput, Refused
 
 Content = dict[str, Any]
+# half of a character (a surrogate), escaped or not: such text can be read, but not written
+_MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 P_co = TypeVar("P_co", covariant=True)
-MOST_BYTES = 1 << 31  # of a file, unpacked; a plan for a million clients has a tenth of that
-MOST_CELLS = 1 << 28  # of a table, rounds times schedules: 2 GiB
+MOST_BYTES = 1 << 31  # of a file; a plan for a million clients has a tenth of that
+# What is compressed may unpack to this many times its size, or to `SMALL` bytes: plans come to 10
+# to 20 times, and a short file must not fill the memory.
+MOST_PACKED, SMALL = 32, 1 << 24
+# Cells of a table, rounds times schedules: at most 2 GiB, and no more than a plan can be made with,
+# or than `ROUNDS` for each schedule that is listed.
+MOST_CELLS, MOST_MADE, ROUNDS = 1 << 28, 50_000_000, 1000
 
 
 class Saved(ABC):
@@ -49,15 +57,23 @@ class Saved(ABC):
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, whole or not at all; with gzip if the name ends in `.gz`."""
         path, body = Path(path), self.file_text().encode()
-        write_whole(
-            path, gzip.compress(body, compresslevel=5, mtime=0) if path.suffix == ".gz" else body
-        )
+        write_whole(path, _packed(body) if path.suffix == ".gz" else body)
 
     def file_text(self) -> str:
         """The plan as the text of a plan file."""
         content = self.content()
         head = {name: content.pop(name) for name in ("format", "version")}
         return readable(head | {"hash": self.hash} | content)
+
+
+def _packed(body: bytes) -> bytes:
+    """The body as gzip; not compressed where it would be too well for `parsed_text`."""
+    packed = gzip.compress(body, compresslevel=5, mtime=0)
+    return packed if len(body) <= _most_unpacked(packed) else gzip.compress(body, 0, mtime=0)
+
+
+def _most_unpacked(packed: bytes) -> int:
+    return min(MOST_BYTES, max(SMALL, MOST_PACKED * len(packed)))
 
 
 @dataclass(frozen=True)
@@ -120,10 +136,20 @@ def parsed_text(body: bytes) -> Content:
     """The JSON object in `body`, which may be compressed."""
     try:
         if body[:2] == b"\x1f\x8b":
-            body = gzip.GzipFile(fileobj=io.BytesIO(body)).read(MOST_BYTES + 1)
+            most = _most_unpacked(body)
+            body = gzip.GzipFile(fileobj=io.BytesIO(body)).read(most + 1)
+            if len(body) > most:
+                raise InvalidInput(
+                    f"not a plan: it unpacks to more than {MOST_PACKED} times its size; if it is "
+                    "one, unpack it with gunzip and name that file"
+                )
         if len(body) > MOST_BYTES:
             raise InvalidInput(f"not a plan: it has more than {MOST_BYTES:,} bytes")
         content = json.loads(body, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+        if _MAY_BE_HALF.search(body):
+            json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeError:
+        raise InvalidInput("not a plan: its text is not UTF-8, or holds half a character") from None
     except (EOFError, OSError, zlib.error):
         raise InvalidInput("not a plan: the compressed file is damaged or cut off") from None
     except (ValueError, RecursionError) as error:
@@ -208,7 +234,8 @@ def integers(values: list[Any]) -> Any:
 
 def check_size(rounds: Any, schedules: int) -> None:
     """Refuse tables that would fill the memory."""
-    if not (type(rounds) is int and rounds >= 1 and rounds * schedules <= MOST_CELLS):
+    most = min(MOST_CELLS, max(MOST_MADE, ROUNDS * schedules))
+    if not (type(rounds) is int and rounds >= 1 and rounds * schedules <= most):
         raise InvalidInput(
             f"the plan is malformed: {_short(rounds)} rounds of {schedules:,} schedules"
         )
@@ -219,9 +246,29 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
+def table_of(columns: Sequence[list[list[Any]]], rounds: int) -> FloatArray:
+    """Columns, each stored as runs, as a table (rounds, columns)."""
+    table = np.empty((rounds, len(columns)))
+    for number, runs in enumerate(columns):
+        _fill(table[:, number], runs)
+    table.flags.writeable = False
+    return table
+
+
 def from_runs(runs: list[list[Any]], rounds: int) -> FloatArray:
+    return table_of([runs], rounds)[:, 0]
+
+
+def _fill(column: FloatArray, runs: list[list[Any]]) -> None:
     values, lengths = zip(*runs, strict=True)
-    counts = integers(list(lengths))
-    if not (type(rounds) is int and counts.min() >= 1 and counts.sum() == rounds):
-        raise InvalidInput(f"the plan is malformed: a column does not have {rounds} rounds")
-    return np.repeat(floats(list(values)), counts)
+    counts, numbers = integers(list(lengths)), floats(list(values))
+    fits = counts.min() >= 1 and counts.max() <= column.size  # so that the sum cannot overflow
+    if not (fits and counts.sum() == column.size):
+        raise InvalidInput(f"the plan is malformed: a column does not have {column.size} rounds")
+    if counts.size > 64:
+        column[:] = np.repeat(numbers, counts)
+        return
+    end = 0
+    for value, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        column[end : end + count] = value
+        end += count

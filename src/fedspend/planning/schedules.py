@@ -33,8 +33,10 @@ class Schedules:
     def __post_init__(self) -> None:
         for field in fields(self):
             kind = np.int64 if field.name == "of_client" else np.float64
-            array = np.array(getattr(self, field.name), dtype=kind)
-            array.flags.writeable = False
+            array = np.asarray(getattr(self, field.name), dtype=kind)
+            if array.flags.writeable or array.base is not None:  # somebody could change it
+                array = array.copy(order="K")
+                array.flags.writeable = False
             object.__setattr__(self, field.name, array)
 
     @property

@@ -135,8 +135,7 @@ def _checked(folder: Path, key: Ed25519PublicKey | None, opening: Path | None) -
         guarded("files", lambda: _check_files(folder, document)),
     ]
     if bound:
-        result.checks.append(guarded("words", lambda: _check_words(folder, document, bound[0])))
-        result.words = text(document, bound[0])
+        result.checks.append(guarded("words", lambda: _check_words(folder, result, bound[0])))
     result.checks += [
         guarded("certificate", lambda: _check_certificate(document)),
         guarded("releases", lambda: _check_releases(document)),
@@ -285,10 +284,13 @@ def _check_files(folder: Path, document: Content) -> tuple[bool, str]:
     return True, f"{counted(len(document['files']), 'file')}, each the one that is listed{note}"
 
 
-def _check_words(folder: Path, document: Content, bound: AnyPlan) -> tuple[bool, str]:
+def _check_words(folder: Path, result: Checked, bound: AnyPlan) -> tuple[bool, str]:
+    document = result.document
+    assert document is not None
+    result.words = text(document, bound)
     if GUARANTEE not in document["files"]:
         raise Wrong(f"there is no {GUARANTEE}")
-    if (folder / GUARANTEE).read_bytes() != text(document, bound).encode():
+    if (folder / GUARANTEE).read_bytes() != result.words.encode():
         raise Wrong(f"{GUARANTEE} does not say what the numbers say")
     return True, f"{GUARANTEE} says what the numbers say"
 

@@ -12,8 +12,8 @@ from fedspend.planning.plan_json import (
     Kind,
     check_size,
     floats,
-    from_runs,
     integers,
+    table_of,
     to_runs,
 )
 from fedspend.planning.schedules import Schedules
@@ -76,10 +76,10 @@ def from_content(content: Content) -> RecordPlan:
     words = (content["parameters"][name] for name in ("policy", "method"))
     if not all(isinstance(name, str) for name in (*records["id"], *content["clients"], *words)):
         raise InvalidInput("the plan is malformed: a name is not text")
-    rate = np.column_stack([from_runs(one["rate"], terms.rounds) for one in listed])
+    rate = table_of([one["rate"] for one in listed], terms.rounds)
     short = None
     if any("steps" in one for one in listed):
-        short = np.column_stack([from_runs(one["steps"], terms.rounds) for one in listed])
+        short = table_of([one["steps"] for one in listed], terms.rounds)
     clip = float(floats([content["clip"]])[0])
     return RecordPlan(
         records=tuple(records["id"]),

@@ -140,7 +140,7 @@ def plan_text(plan: RecordPlan) -> str:
 
 
 def read_plan_text(text: str) -> RecordPlan:
-    return built(RecordPlan.kind(), parsed_text(text.encode()))
+    return built(RecordPlan.kind(), parsed_text(text.encode(errors="surrogatepass")))
 
 
 def certify(own: RecordPlan, offer: Offer) -> tuple[str, dict[str, Any]]:

@@ -321,4 +321,7 @@ def _numbers(kind: str, array: Array) -> npt.NDArray[Any]:
         found = _changed(np.frombuffer(body, np.uint8)[_KEY:], body[:_KEY]).view(dtype)
     else:
         found = np.frombuffer(body, dtype).copy()  # torch wants memory that may be written to
-    return found.reshape(shape).astype(array.dtype, copy=False)
+    try:
+        return found.reshape(shape).astype(array.dtype, copy=False)
+    except (ValueError, OverflowError):  # more dimensions, or longer ones, than numpy has
+        raise InvalidInput(f"a {kind} has an array of the wrong shape; send it again") from None
