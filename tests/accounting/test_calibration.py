@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspend.accounting import ORDERS, epsilon, noise_multiplier, rdp
-from fedspend.accounting.accountants import own_accountant
 from fedspend.accounting.calibration import Runs, check_feasible
 from fedspend.accounting.curves import Curve, curve
 from fedspend.accounting.rdp import NOISE_RANGE
@@ -198,15 +197,6 @@ def test_a_stretch_ends_where_the_noise_or_the_rate_changes():
         (1, 0, 1, 0.5, 2.0),
         (1, 1, 3, 0.5, 3.0),
     ]
-
-
-def test_an_accountant_of_ones_own_reads_the_first_rounds_alone():
-    accountant = own_accountant(
-        "sum", "rates over noises", lambda noise, rate, _: float((rate / noise).sum())
-    )
-    noise, rate = np.array([[1.0, 2.0]] * 3), np.array([[0.5, 1.0]] * 3)
-    found = accountant.after_each_round(noise, rate, 1e-5, ORDERS)
-    assert found.tolist() == [[0.5, 0.5], [1.0, 1.0], [1.5, 1.5]]
 
 
 def test_a_budget_is_feasible_from_its_smallest_epsilon_on():
