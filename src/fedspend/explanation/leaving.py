@@ -111,7 +111,7 @@ def leaving(
         _reserve(state, run, round)
     now = balances(state, unit)
     keeps_all = run.keeps_all
-    ending = "stop" if run.stops and keeps_all and not run.alone else "close"
+    ending = "stop" if keeps_all and not run.by_order else "close"
     _add(state, {"kind": ending, "run": run.id, "reason": IMAGINED})
     then = balances(state, unit)
     return Leaving(

@@ -750,7 +750,7 @@ class Ledger:
             rules.refuse_elsewhere(mine, place)
             rules.refuse_freeing(mine)
             known = {"ending": dict(ending)} if ending else {}
-            kind = "stop" if mine.stops and mine.keeps_all and not mine.alone else "close"
+            kind = "stop" if mine.keeps_all and not mine.by_order else "close"
             return [{"kind": kind, "run": run, "reason": reason} | known]
 
         self._write(entry)
