@@ -33,6 +33,8 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.planning.influence import Course
 from fedspend.planning.plan import Plan
 
+pytestmark = pytest.mark.usefixtures("registries_as_before")
+
 BASE = small(
     "plain",
     data__examples=300,
