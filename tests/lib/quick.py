@@ -1,7 +1,8 @@
 """Which tests `make test` runs, and the check that they stay quick.
 
-A test of half a second or more is marked `full`, for `make test-full` alone. Of the cases of one
-function, the mark may name those that take long, or those that are enough for every day:
+A test of half a second or more is marked `full`, for `make test-full` alone; so are some that take
+less, if cheaper ones run the same lines and kill the same mutants (`tools/mutate.py`). Of the cases
+of one function, the mark may name those that take long, or those that are enough for every day:
 
     @pytest.mark.full                          all of them are left out of `make test`
     @pytest.mark.full(only=["lstm-288"])       these are left out
