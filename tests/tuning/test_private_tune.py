@@ -256,16 +256,6 @@ def test_trials_have_their_own_noise_and_settings_are_drawn(short, tmp_path, mon
     assert found.setting == found.plan.settings[mine.setting]
 
 
-def test_no_trial_means_no_winner_and_the_price_is_paid(short, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedspend.accounting.trials.Poisson.draw", lambda *_: 0)
-    found = tuned(short, tmp_path / "w", distribution="poisson")
-    assert (found.setting, found.score, found.metrics) == (None, None, [])
-    with Ledger.open(tmp_path / "w" / "ledger.db") as ledger:
-        [run] = ledger.state.runs.values()
-        assert run.closed == "no trial was drawn"
-        assert np.all(ledger.balances().spent > 3.9)
-
-
 def test_a_private_metric_is_a_score_that_trials_pay_for(real, tmp_path):
     real["data"].pop("test_path")
     real["data"]["validation"] = 0.3

@@ -9,7 +9,8 @@ from __future__ import annotations
 from fedspend.errors import InvalidInput
 
 # As it was written: "fedspend COMMAND", "fedspend COMMAND --flag", "--flag" of every command,
-# "section.key", "section.key=value", "fedspend.function", "fedspend.function(argument=)".
+# "--flag VALUE", "section.key", "section.key=value", "fedspend.function",
+# "fedspend.function(argument=)".
 REMOVED = {
     "fedspend what-if": "write fedspend explain PLAN --client ID --leaves ROUND",
     "fedspend plan --gain-map": "write --compare uniform,optimal, at each --contraction and --tail",
@@ -26,6 +27,7 @@ REMOVED = {
     "fedspend.register('aggregation')": "updates are combined by their mean, which plans pay for",
     "train.aggregation": "updates are combined by their mean, which plans pay for; drop the key",
     "fedspend.train(aggregation=)": "updates are combined by their mean, which plans pay for",
+    "--distribution poisson": "the geometric distribution costs less",
     "fedspend planner --export": "write fedspend plan CONFIG.toml --plot FILE for a picture",
     "--log": "write 2>> FILE after the command, and read rounds in metrics.jsonl",
     "fedspend completion": "the commands are listed by fedspend --help",
