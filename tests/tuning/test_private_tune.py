@@ -261,8 +261,6 @@ def test_a_private_metric_is_a_score_that_trials_pay_for(real, tmp_path):
     real["data"]["validation"] = 0.3
     with pytest.raises(InvalidInput, match="a score that may be seen"):
         tuned(real, tmp_path / "w", project="p")
-    with pytest.raises(InvalidInput, match="a score that may be seen"):
-        tuned(real | {"evaluation": {"mode": "operator"}}, tmp_path / "w", project="p")
     found = tuned(real | {"evaluation": {"mode": "private"}}, tmp_path / "w", project="p")
     assert all(one.metric_noise is not None for one in found.plan.plans)
     assert all(line["accuracy"] is None for line in found.metrics)
