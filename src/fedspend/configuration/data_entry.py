@@ -168,7 +168,7 @@ def check_data(data: str | Path) -> DataCheck:
     bounds from what is publicly known, not from what you see there.
 
     Arguments:
-        data: a CSV or Parquet file or a folder of Hugging Face's datasets; or a config (.toml) that
+        data: a CSV or Parquet file; or a config (.toml) that
             names your data, to see what it reads.
 
     Returns:
