@@ -33,6 +33,7 @@ REMOVED = {
     "evaluation.mode=operator": 'write "private", "public" or "none"',
     "train.tensorboard": 'write loggers = ["tensorboard"] under [train]',
     "data.name=huggingface": 'save it with Dataset.to_parquet(FILE), and write "parquet"',
+    "data.index": "put the images into folders, PATH/CLIENT/LABEL/",
     "fedspend planner --export": "write fedspend plan CONFIG.toml --plot FILE for a picture",
     "--log": "write 2>> FILE after the command, and read rounds in metrics.jsonl",
     "fedspend completion": "the commands are listed by fedspend --help",

@@ -170,9 +170,6 @@ class DataSettings:
     image_size: list[int] | None = setting(
         wholes("your own images: channels (1 or 3), height and width that they are brought to")
     )
-    index: str | None = setting(
-        file("your own images: CSV file that lists them, with columns file, label and client")
-    )
     separator: str | None = setting(
         letter("your own CSV file: what separates columns, where the header leaves doubt", '";"')
     )
