@@ -1,4 +1,4 @@
-"""How good a model is said to be: on public rows, privately, for the operator, or not at all; what
+"""How good a model is said to be: on public rows, privately, or not at all; what
 each leaves in the files of a real run; and which rows clients hold out.
 """
 
@@ -107,8 +107,7 @@ def test_a_simulation_shows_exact_numbers_and_says_whose_rows_they_are_about(con
     config["privacy"]["randomness"] = "seeded"
     assert mode_of(config) == ("simulation", "clients", True)
     assert mode_of(on_test_file(config)) == ("public", "public", True)
-    for mode in ("operator", "none"):
-        assert mode_of(in_mode(config, mode)) == ("simulation", "clients", True)
+    assert mode_of(in_mode(config, "none")) == ("simulation", "clients", True)
 
 
 def test_rows_of_clients_cannot_be_called_public(config):
@@ -229,13 +228,13 @@ def forms_of(number):
 # A loss has its first five decimals in common with some other number in the files with chance 3e-4.
 @pytest.mark.full(but=["operator"])
 @pytest.mark.usefixtures("system_from_a_seed")
-@pytest.mark.parametrize("mode", ["none", "private", "operator"])
+@pytest.mark.parametrize("mode", ["none", "private"])
 def test_a_real_run_leaves_no_exact_number_about_rows_of_clients(config, tmp_path, mode):
     pytest.importorskip("tensorboard")
-    folder, seen = tmp_path / "run", []
+    folder = tmp_path / "run"
     config = in_mode(config, mode)
-    config["train"]["tensorboard"] = True
-    result = train(config, output=folder, on_operator=lambda *numbers: seen.append(numbers))
+    config["train"]["loggers"] = ["tensorboard"]
+    result = train(config, output=folder)
     write_report([folder], REPORT.of(folder))
     accuracy, loss, majority = exact_numbers(folder, config)
     assert found_in(folder, accuracy, loss, majority) == []
@@ -243,11 +242,6 @@ def test_a_real_run_leaves_no_exact_number_about_rows_of_clients(config, tmp_pat
     assert all(line["accuracy"] is None and line["loss"] is None for line in result.metrics)
     assert {line["evaluation"] for line in result.metrics} == {mode}
     assert StoredRun(folder).facts().majority is None
-    if mode == "operator":
-        assert [round for round, _, _ in seen] == [1, 2]
-        assert seen[-1][1:] == (pytest.approx(accuracy), pytest.approx(loss))
-    else:
-        assert seen == []
     told = summary(load_run(folder, "run"))
     assert (told["accuracy"], told["loss"], told["evaluation"]) == (None, None, mode)
 
@@ -446,25 +440,6 @@ def test_the_command_line_says_what_may_be_said(config, tmp_path, capsys):
     assert {line["evaluation"] for line in rounds} == {"private"}
     assert main(["train", file, "-o", str(tmp_path / "q"), "--project", "c", *private]) == 0
     assert "before the last round, privately: accuracy" in capsys.readouterr().out
-
-
-def test_operators_see_exact_numbers_on_a_terminal_and_nowhere_else(
-    config, tmp_path, capsys, monkeypatch
-):
-    file = str(write_toml(tmp_path / "c.toml", in_mode(config, "operator")))
-    ask = ["train", file, "--project", "a", "-o", str(tmp_path / "run"), "--quiet"]
-    shows = [*ask, "--show-accuracy"]
-    assert main(shows) == 2
-    assert "needs a terminal" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert main(shows) == 0
-    shown = capsys.readouterr()
-    assert shown.err.count("for your eyes only") == 2
-    assert shown.out == ""
-    ask[3], ask[5] = "b", str(tmp_path / "unasked")
-    assert main(ask) == 0
-    assert "eyes only" not in capsys.readouterr().err
 
 
 def test_a_plan_made_beforehand_must_state_the_same_metric(config, tmp_path, capsys):

@@ -18,8 +18,8 @@ OF_CONFIGS = [one for one in REMOVED if one not in (*OF_PYTHON, *OF_CALLS, *OF_C
 
 @pytest.mark.parametrize("written", OF_COMMANDS)
 def test_the_command_line_says_what_to_write_now(run, written):
-    words = written.split()[1:] if written.startswith("fedspend ") else ["plan", written]
-    outcome = run(*words, "x", "--y=1")
+    words = written.split()[1:] if written.startswith("fedspend ") else ["plan", *written.split()]
+    outcome = run(*words, "--y=1")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == f"fedspend: {written} was removed; {REMOVED[written]}\n"
 

@@ -71,7 +71,7 @@ def test_the_guide_shows_the_list():
 
 @pytest.mark.usefixtures("quick_verify")
 def test_a_run_leaves_the_files_that_are_listed_and_no_others(tiny, tmp_path):
-    tiny["train"]["tensorboard"] = True
+    tiny["train"]["loggers"] = ["tensorboard"]
     train(tiny, output=tmp_path / "run")
     write_report([tmp_path / "run"], REPORT.of(tmp_path / "run"))
     found = {path.name: path for path in (tmp_path / "run").iterdir()}

@@ -385,7 +385,7 @@ def test_an_update_that_is_not_finite_is_counted_and_dropped(tmp_path):
 
 def test_tensorboard_gets_the_same_numbers(tiny, tmp_path):
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    tiny["train"]["tensorboard"] = True
+    tiny["train"]["loggers"] = ["tensorboard"]
     result = run(from_config(config_of(tiny)), tmp_path / "run")
     events = reading.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()

@@ -14,7 +14,6 @@ from fedspend.accounting.trials import (
     BITS,
     TUNE_ORDERS,
     NegativeBinomial,
-    Poisson,
     trials_from,
     trials_of,
 )
@@ -27,8 +26,6 @@ etas = st.sampled_from([-0.5, -0.2, 0.0, 0.4, 1.0, 3.0])
 
 @st.composite
 def distributions(draw):
-    if draw(st.booleans()):
-        return Poisson(draw(st.floats(0.1, 60.0)))
     return trials_of("negative-binomial", draw(means), draw(etas))
 
 
@@ -74,22 +71,6 @@ def test_dp_accounting_finds_the_same_price(eta, mean):
     np.testing.assert_allclose(mine, accountant._rdp, rtol=1e-6)
 
 
-def test_dp_accounting_finds_no_more_for_poisson():
-    """It does not add the probability of no trial, which is tiny here, nor use that divergences
-    rise with their order.
-    """
-    from dp_accounting.dp_event import GaussianDpEvent, RepeatAndSelectDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    orders = np.array(TUNE_ORDERS)
-    accountant = RdpAccountant(orders=TUNE_ORDERS)
-    accountant.compose(RepeatAndSelectDpEvent(GaussianDpEvent(5.0), 12.0, math.inf))
-    mine = Poisson(12.0).price(orders / 50, TUNE_ORDERS)
-    theirs = np.minimum.accumulate(accountant._rdp[::-1])[::-1]
-    assert np.all(mine >= theirs * (1 - 1e-9))
-    np.testing.assert_allclose(mine, theirs, rtol=1e-3)
-
-
 # --- exact sums over small mechanisms -------------------------------------------------------------
 
 
@@ -106,13 +87,11 @@ def log_best(trials, one):
         whole = upto[-1]
         at = [generating(trials, part / whole) for part in upto]
         parts = [float((b - a).ln()) for a, b in itertools.pairwise(at)]
-    return np.array([-trials.mean, *parts] if trials.none > 0 else parts)
+    return np.array(parts)
 
 
 def generating(trials, x):
     """E[x^K], of a Decimal."""
-    if isinstance(trials, Poisson):
-        return (Decimal(trials.mean) * (x - 1)).exp()
     eta, gamma = Decimal(trials.eta), Decimal(trials.gamma)
     z = 1 - (1 - gamma) * x
     if eta == 0:
@@ -257,7 +236,6 @@ def test_a_costlier_trial_makes_a_costlier_tune(trials, one, other):
         trials_of("geometric", 4.0),
         trials_of("negative-binomial", 5.0, -0.5),
         trials_of("negative-binomial", 5.0, 2.5),
-        trials_of("poisson", 3.0),
     ],
     ids=lambda one: f"{one.name} {one.mean:g}",
 )
@@ -265,17 +243,14 @@ def test_the_number_of_trials_has_the_distribution_that_is_accounted(trials):
     """Chi-square of 3,000 draws against the generating function's own coefficients."""
     rng = np.random.default_rng(7)
     drawn = np.array([trials.draw(int.from_bytes(rng.bytes(BITS // 8))) for _ in range(3000)])
-    if isinstance(trials, Poisson):
-        chance = stats.poisson(trials.mean).pmf(np.arange(60))
-    else:
-        k = np.arange(60.0)
-        weight = np.ones(60)
-        for n in range(2, 60):
-            weight[n] = weight[n - 1] * (n - 1 + trials.eta) / n
-        weight *= (1 - trials.gamma) ** k
-        weight[0] = 0
-        half = float(generating(trials, Decimal("0.5")))
-        chance = weight * half / np.sum(weight * 0.5**k)
+    k = np.arange(60.0)
+    weight = np.ones(60)
+    for n in range(2, 60):
+        weight[n] = weight[n - 1] * (n - 1 + trials.eta) / n
+    weight *= (1 - trials.gamma) ** k
+    weight[0] = 0
+    half = float(generating(trials, Decimal("0.5")))
+    chance = weight * half / np.sum(weight * 0.5**k)
     frequent = np.flatnonzero(3000 * chance >= 5)
     seen = np.array([np.sum(drawn == n) for n in frequent])
     expected = 3000 * chance[frequent]
@@ -286,7 +261,7 @@ def test_the_number_of_trials_has_the_distribution_that_is_accounted(trials):
 
 @pytest.mark.full
 def test_the_last_word_ends_too():
-    for trials in (trials_of("logarithmic", 200.0), Poisson(200.0), trials_of("geometric", 1.01)):
+    for trials in (trials_of("logarithmic", 200.0), trials_of("geometric", 1.01)):
         assert 1 <= trials.draw(2**BITS - 1) < 200_000
 
 
@@ -318,9 +293,9 @@ def test_bad_distributions_are_refused(arguments, said):
     [
         None,
         {},
-        {"name": "poisson"},
+        {"name": "poisson", "mean": 3.0},
         {"name": "negative-binomial", "eta": 0},
-        {"name": "x", "mean": 2},
+        {"name": "x"},
         [],
     ],
 )

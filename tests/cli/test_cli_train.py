@@ -303,7 +303,7 @@ def test_arms_that_came_out_equal_are_named(capsys):
     curves = np.array([[[0.1, 0.2]], [[0.1, 0.3]], [[0.1, 0.2]]])
     result = Comparison(("a", "b", "c"), (1,), curves)
     assert result.twins() == [("c", "a")]
-    show(result, "")
+    show(result, "method")
     said = capsys.readouterr().out
     assert "c is equal to a in every round: here the difference has no effect on accuracy" in said
 

@@ -1,15 +1,14 @@
-"""Parquet files, and data sets that Hugging Face's `datasets` saved on disk."""
+"""Parquet files."""
 
 from __future__ import annotations
 
-import json
 import sys
 
 import numpy as np
 import pytest
 
 from fedspend.data import load
-from fedspend.data.arrow_files import read_huggingface, read_parquet
+from fedspend.data.arrow_files import read_parquet
 from fedspend.data.tables import read_csv
 from fedspend.errors import InvalidInput
 
@@ -43,22 +42,6 @@ def write_parquet(path, columns=PATIENTS):
     return path
 
 
-def write_huggingface(folder, columns=PATIENTS, parts=2):
-    """The files that `Dataset.save_to_disk` writes, as its documentation describes them."""
-    folder.mkdir(parents=True)
-    table = pyarrow.table(columns)
-    names = []
-    for n in range(parts):
-        rows = table.slice(n * len(table) // parts, len(table) // parts)
-        names.append(f"data-{n:05}-of-{parts:05}.arrow")
-        with pyarrow.ipc.new_stream(str(folder / names[-1]), table.schema) as stream:
-            stream.write_table(rows)
-    state = {"_data_files": [{"filename": name} for name in names], "_format_type": None}
-    (folder / "state.json").write_text(json.dumps(state))
-    (folder / "dataset_info.json").write_text("{}")
-    return folder
-
-
 def write_csv(path):
     lines = zip(*PATIENTS.values(), strict=True)
     cells = [",".join("" if cell is None else str(cell) for cell in line) for line in lines]
@@ -66,14 +49,9 @@ def write_csv(path):
     return path
 
 
-@pytest.mark.parametrize("kind", ["parquet", "huggingface"])
-def test_the_same_table_has_the_same_bits_in_every_kind_of_file(tmp_path, kind):
+def test_the_same_table_has_the_same_bits_as_in_a_csv_file(tmp_path):
     expected = read_csv(write_csv(tmp_path / "data.csv"), **DECLARED)
-    rows = (
-        read_parquet(write_parquet(tmp_path / "data.parquet"), **DECLARED)
-        if kind == "parquet"
-        else read_huggingface(write_huggingface(tmp_path / "data"), **DECLARED)
-    )
+    rows = read_parquet(write_parquet(tmp_path / "data.parquet"), **DECLARED)
     assert rows.features.tobytes() == expected.features.tobytes()
     assert rows.features.shape == (4, 8)
     assert rows.labels.tolist() == expected.labels.tolist() == [0, 1, 1, 0]
@@ -121,15 +99,10 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("change", "options", "told"), CHANGES)
-@pytest.mark.parametrize("kind", ["parquet", "huggingface"])
-def test_bad_values_are_refused_with_their_row(tmp_path, kind, change, options, told):
-    read, written = (
-        (read_parquet, write_parquet(tmp_path / "d.parquet", PATIENTS | change))
-        if kind == "parquet"
-        else (read_huggingface, write_huggingface(tmp_path / "d", PATIENTS | change))
-    )
+def test_bad_values_are_refused_with_their_row(tmp_path, change, options, told):
+    written = write_parquet(tmp_path / "d.parquet", PATIENTS | change)
     with pytest.raises(InvalidInput, match=told) as refusal:
-        read(written, **DECLARED | options)
+        read_parquet(written, **DECLARED | options)
     assert "\n" not in str(refusal.value)
 
 
@@ -147,42 +120,7 @@ def test_files_of_other_kinds_are_named(tmp_path):
         read_parquet(tmp_path / "cut.parquet", classes=2)
 
 
-def test_folders_of_other_kinds_are_named(tmp_path):
-    with pytest.raises(InvalidInput, match=r"not a data set on disk \(No such file.*state.json"):
-        read_huggingface(tmp_path, classes=2)
-    with pytest.raises(InvalidInput, match="cannot be read: No such file"):
-        read_huggingface(tmp_path / "nothing", classes=2)
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(InvalidInput, match="is not a folder"):
-        read_huggingface(tmp_path / "file", classes=2)
-    both = tmp_path / "both"
-    write_huggingface(both / "train")
-    write_huggingface(both / "test")
-    (both / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(InvalidInput, match=r"holds several data sets \(test, train\); give one"):
-        read_huggingface(both, classes=2)
-    for state in ("[]", "{", '{"_data_files": [{}]}', '{"_data_files": 3}'):
-        (both / "train" / "state.json").write_text(state)
-        with pytest.raises(InvalidInput, match=r"state.json does not list data files"):
-            read_huggingface(both / "train", classes=2)
-    chosen = {"_data_files": [{"filename": "x"}], "_indices_data_files": [{"filename": "y"}]}
-    (both / "train" / "state.json").write_text(json.dumps(chosen))
-    with pytest.raises(InvalidInput, match="flatten_indices"):
-        read_huggingface(both / "train", classes=2)
-
-
-def test_a_data_set_cannot_name_files_outside_of_its_folder(tmp_path):
-    write_huggingface(tmp_path / "other", parts=1)
-    folder = write_huggingface(tmp_path / "mine", parts=1)
-    away = {"_data_files": [{"filename": "../other/data-00000-of-00001.arrow"}]}
-    (folder / "state.json").write_text(json.dumps(away))
-    (folder / "data-00000-of-00001.arrow").unlink()
-    with pytest.raises(InvalidInput, match="cannot be read"):
-        read_huggingface(folder, **DECLARED)
-
-
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    for read in (read_parquet, read_huggingface):
-        with pytest.raises(InvalidInput, match=r"pip install 'fedspend\[parquet\]'"):
-            read(tmp_path / "x", classes=2)
+    with pytest.raises(InvalidInput, match=r"pip install 'fedspend\[parquet\]'"):
+        read_parquet(tmp_path / "x", classes=2)

@@ -4,7 +4,6 @@ its Python executed.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -35,14 +34,8 @@ def make_files(folder: Path) -> None:
     }
     table = pyarrow.table(columns)
     parquet.write_table(table, folder / "patients.parquet")
-    saved = folder / "patients_on_disk"
-    saved.mkdir()
-    with pyarrow.ipc.new_stream(str(saved / "data-00000-of-00001.arrow"), table.schema) as stream:
-        stream.write_table(table)
-    files = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
-    (saved / "state.json").write_text(json.dumps(files))
-    for line in FILES["listed.csv"].splitlines()[1:]:
-        photo = folder / "photos" / line.split(",")[0]
+    for name in ("north/cat/1", "north/dog/2", "south/cat/3", "south/dog/4"):
+        photo = folder / "photos" / f"{name}.png"
         photo.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (30, 20), "red").save(photo)
 

@@ -65,35 +65,6 @@ def test_one_clients_images_do_not_change_anothers(root):
     assert len(after.labels) == 4
 
 
-def test_a_list_of_files_may_name_clients_and_labels(root, tmp_path):
-    index = tmp_path / "index.csv"
-    index.write_text("file,who,kind\nanna/cat/1.png,x,dog\nben/dog/1.png,y,cat\n")
-    rows = read_images(root, index=index, client="who", label="kind", **DECLARED)
-    assert rows.clients == ("x", "y")
-    assert rows.labels.tolist() == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        ("file,client,label\nanna/cat/9.png,x,cat\n", r"index.csv:2: there is no file"),
-        ("file,client,label\n../secret,x,cat\n", r"index.csv:2: there is no file '../secret'"),
-        ("file,client,label\n,x,cat\n", r"index.csv:2: there is no file ''"),
-        ("file,client\nanna/cat/1.png,x\n", "column 'label' is missing"),
-        ("file,client,label\nanna/cat/1.png,x,cow\n", r"index.csv:2: label 'cow' is not among"),
-        (
-            "file,client,label\nanna/cat/1.png,x,cat\nanna/cat/1.png,y,cat\n",
-            "index.csv:3: file 'anna/cat/1.png' is listed twice",
-        ),
-    ],
-)
-def test_a_bad_list_names_its_line(root, tmp_path, lines, told):
-    (tmp_path / "secret").write_text("x")
-    (tmp_path / "index.csv").write_text(lines)
-    with pytest.raises(InvalidInput, match=told):
-        read_images(root, index=tmp_path / "index.csv", **DECLARED)
-
-
 def test_public_test_images_have_labels_and_public_images_none(root, tmp_path):
     for name in ("tests/cat/a.png", "plain/b.png"):
         (tmp_path / name).parent.mkdir(parents=True)

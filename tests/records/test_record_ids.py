@@ -249,7 +249,7 @@ def test_ids_in_arrays(tmp_path):
 
 def test_benchmarks_have_no_ids(config):
     config["data"] = {"name": "digits", "record": "patient", "clients": 3}
-    assert ("record is for your own data (csv, parquet, huggingface, npz, npy, images)") in refusal(
+    assert ("record is for your own data (csv, parquet, npz, npy, images)") in refusal(
         plan_of, config
     )
 

@@ -204,7 +204,6 @@ def test_a_real_run_stops_by_public_rows_and_by_what_is_paid_for(tmp_path):
     ("evaluation", "validation", "test", "error", "said"),
     [
         ({"mode": "none"}, 0.3, False, Refused, "exact metric of clients' rows"),
-        ({"mode": "operator"}, 0.3, False, Refused, "exact metric of clients' rows"),
         ({}, 0.0, False, InvalidInput, "nothing is measured here"),
     ],
 )

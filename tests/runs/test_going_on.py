@@ -320,7 +320,7 @@ def test_a_line_of_the_metrics_that_was_changed_is_noticed(tiny, tmp_path):
 
 
 def test_every_file_that_shows_budgets_is_the_owners_alone(tiny, tmp_path):
-    tiny["train"]["tensorboard"] = True
+    tiny["train"]["loggers"] = ["tensorboard"]
     folder = tmp_path / "run"
     train(tiny, output=folder)
     write_report([folder], REPORT.of(folder))
@@ -348,7 +348,7 @@ def test_times_in_a_real_ledger_do_not_tell_how_long_a_round_took(tiny, tmp_path
 def test_tensorboard_of_a_real_run_tells_no_times(tiny, tmp_path):
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     tiny["privacy"]["randomness"] = "os"
-    tiny["train"]["tensorboard"] = True
+    tiny["train"]["loggers"] = ["tensorboard"]
     train(tiny, output=tmp_path / "run", ledger=tmp_path / "accounts.db")
     events = reading.EventAccumulator(str(tmp_path / "run" / LOGS)).Reload()
     seen = {event.wall_time for name in events.Tags()["scalars"] for event in events.Scalars(name)}

@@ -257,23 +257,11 @@ def test_trials_have_their_own_noise_and_settings_are_drawn(short, tmp_path, mon
     assert found.setting == found.plan.settings[mine.setting]
 
 
-def test_no_trial_means_no_winner_and_the_price_is_paid(short, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedspend.accounting.trials.Poisson.draw", lambda *_: 0)
-    found = tuned(short, tmp_path / "w", distribution="poisson")
-    assert (found.setting, found.score, found.metrics) == (None, None, [])
-    with Ledger.open(tmp_path / "w" / "ledger.db") as ledger:
-        [run] = ledger.state.runs.values()
-        assert run.closed == "no trial was drawn"
-        assert np.all(ledger.balances().spent > 3.9)
-
-
 def test_a_private_metric_is_a_score_that_trials_pay_for(real, tmp_path):
     real["data"].pop("test_path")
     real["data"]["validation"] = 0.3
     with pytest.raises(InvalidInput, match="a score that may be seen"):
         tuned(real, tmp_path / "w", project="p")
-    with pytest.raises(InvalidInput, match="a score that may be seen"):
-        tuned(real | {"evaluation": {"mode": "operator"}}, tmp_path / "w", project="p")
     found = tuned(real | {"evaluation": {"mode": "private"}}, tmp_path / "w", project="p")
     assert all(one.metric_noise is not None for one in found.plan.plans)
     assert all(line["accuracy"] is None for line in found.metrics)

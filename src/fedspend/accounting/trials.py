@@ -2,9 +2,9 @@
 
 Guarantee: if one trial has the Rényi curve R in both directions, then the best of K independent
 trials has at most the curve `price(R)`, provided that K is drawn from this distribution and never
-shown (Papernot and Steinke 2022, https://openreview.net/forum?id=-70L8lpp9DF, Theorem 2 for the
-truncated negative binomial, Theorem 6 for Poisson; docs/how-to/tuning.md derives both). "Best" is
-any order of the trials' whole outputs; how ties are broken does not matter, as trials are alike.
+shown (Papernot and Steinke 2022, https://openreview.net/forum?id=-70L8lpp9DF, Theorem 2;
+docs/how-to/tuning.md derives it). "Best" is any order of the trials' whole outputs; how ties are
+broken does not matter, as trials are alike.
 
 `draw` computes with 60 digits, so the distribution that is drawn from is the one that is accounted
 to 1e-45.
@@ -16,12 +16,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedspend.accounting.rdp import ORDERS, WHOLE_ORDERS
 from fedspend.basics.arrays import FloatArray
+from fedspend.basics.removed import refuse_removed
 from fedspend.errors import InvalidInput, finite_number
 
 TUNE_ORDERS: tuple[float, ...] = tuple(sorted({*ORDERS, *WHOLE_ORDERS}))
@@ -31,30 +32,9 @@ DIGITS, BITS = 60, 192  # of the numbers that the number of trials is drawn with
 MOST_TRIALS = 1000.0  # the largest mean
 # Below this the tail is so heavy that millions of trials may be drawn, and nobody could sum it up.
 SMALLEST_GAMMA = 1e-5
-NAMES = ("logarithmic", "geometric", "negative-binomial", "poisson")
+NAMES = ("logarithmic", "geometric", "negative-binomial")
 DEFAULT = "logarithmic"
 DEFAULT_MEAN = 10.0
-
-
-class Trials(Protocol):
-    """A distribution of the number of trials."""
-
-    name: ClassVar[str]
-
-    @property
-    def mean(self) -> float: ...
-
-    @property
-    def none(self) -> float:
-        """The probability that there is no trial at all."""
-
-    def price(self, curve: FloatArray, orders: tuple[float, ...]) -> FloatArray:
-        """The curve of the best of K trials, each with `curve` (..., orders)."""
-
-    def draw(self, word: int) -> int:
-        """The number of trials, from `word`, a uniform whole number below 2^BITS."""
-
-    def content(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -81,10 +61,6 @@ class NegativeBinomial:
     def mean(self) -> float:
         return mean_of(self.eta, self.gamma)
 
-    @property
-    def none(self) -> float:
-        return 0.0
-
     def price(self, curve: FloatArray, orders: tuple[float, ...]) -> FloatArray:
         """Theorem 2: `R(a) + (1+eta) min_b [(1 - 1/b) R(b) + log(1/gamma) / b] + log E[K] / (a-1)`.
 
@@ -107,51 +83,6 @@ class NegativeBinomial:
 
     def content(self) -> dict[str, Any]:
         return {"name": self.name, "eta": self.eta, "gamma": self.gamma}
-
-
-@dataclass(frozen=True)
-class Poisson:
-    """K is Poisson with this mean. It may be 0: then nothing is trained and nothing released."""
-
-    rate: float
-    name: ClassVar[str] = "poisson"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate <= MOST_TRIALS:
-            raise InvalidInput(f"the mean must lie in (0, {MOST_TRIALS:g}], got {self.rate!r}")
-
-    @property
-    def mean(self) -> float:
-        return self.rate
-
-    @property
-    def none(self) -> float:
-        return math.exp(-self.rate)
-
-    def price(self, curve: FloatArray, orders: tuple[float, ...]) -> FloatArray:
-        """Theorem 6: `R(a) + mu d + log(mu) / (a-1)`, where a trial is (log(1 + 1/(a-1)), d)-DP.
-
-        The probability of no trial, exp(-mu), is added inside the moment. d is read from R at the
-        best of `orders`.
-        """
-        alpha = np.asarray(orders)
-        degree, mu = alpha - 1, self.rate
-        epsilon = np.log1p(1 / degree)[:, None]  # one for every order of the result
-        log_delta = (
-            degree * (curve[..., None, :] - epsilon + np.log1p(-1 / alpha)) - np.log(alpha)
-        ).min(axis=-1)
-        delta = np.exp(np.minimum(log_delta, 0.0))
-        moment = degree * (curve + mu * delta) + math.log(mu)
-        return rising(np.maximum(np.logaddexp(-mu, moment) / degree, curve))
-
-    def draw(self, word: int) -> int:
-        with localcontext() as context:
-            context.prec = DIGITS
-            mu = Decimal(self.rate)
-            return _inverse(word, 0, (-mu).exp(), lambda k: mu / (k + 1))
-
-    def content(self) -> dict[str, Any]:
-        return {"name": self.name, "mean": self.rate}
 
 
 def _inverse(
@@ -186,13 +117,14 @@ def mean_of(eta: float, gamma: float) -> float:
 
 def trials_of(
     distribution: str = DEFAULT, mean: float = DEFAULT_MEAN, eta: float | None = None
-) -> Trials:
+) -> NegativeBinomial:
     """The distribution with this name and mean; `eta` is for "negative-binomial".
 
     >>> found = trials_of("geometric", 10)
     >>> found.eta, round(found.gamma, 6)
     (1.0, 0.1)
     """
+    refuse_removed(f"--distribution {distribution}")
     if distribution not in NAMES:
         raise InvalidInput(f"distribution must be one of {', '.join(NAMES)}; got {distribution!r}")
     mean = finite_number("the mean number of trials", mean)
@@ -205,8 +137,6 @@ def trials_of(
             'eta goes with distribution "negative-binomial", and only with it; got '
             f"{'no eta' if eta is None else f'eta {eta!r}'} with {distribution!r}"
         )
-    if distribution == "poisson":
-        return Poisson(mean)
     shape = {"logarithmic": 0.0, "geometric": 1.0}.get(distribution)
     shape = finite_number("eta", eta) if shape is None else shape
     return NegativeBinomial(shape, _gamma_for(shape, mean))
@@ -223,13 +153,12 @@ def _gamma_for(eta: float, mean: float) -> float:
     return math.exp(-float(brentq(gap, 1e-12, 600.0, xtol=1e-13)))
 
 
-def trials_from(content: Any) -> Trials:
+def trials_from(content: Any) -> NegativeBinomial:
     """The distribution that `content` describes."""
     try:
+        refuse_removed(f"--distribution {content['name']}")
         if content["name"] == NegativeBinomial.name:
             return NegativeBinomial(float(content["eta"]), float(content["gamma"]))
-        if content["name"] == Poisson.name:
-            return Poisson(float(content["mean"]))
     except (KeyError, TypeError, ValueError):
         pass
     raise InvalidInput(f"not a distribution of the number of trials: {content!r}")

@@ -96,7 +96,7 @@ def _told(
 
 _OF_PATHS = ("str | Path", "str | Path | None")  # annotations are kept as text
 _PATHS = ("output", "ledger", "sign", "folder", "key", "opening")
-_LISTENERS = ("on_round", "on_note", "on_operator", "on_file")
+_LISTENERS = ("on_round", "on_note", "on_file")
 _LISTS_OF_WORDS = ("overrides", "grid", "methods", "vary", "over")
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from fedspend.errors import InvalidInput
 
 # As it was written: "fedspend COMMAND", "fedspend COMMAND --flag", "--flag" of every command,
-# "section.key", "section.key=value", "fedspend.function", "fedspend.function(argument=)".
+# "--flag VALUE", "section.key", "section.key=value", "fedspend.function",
+# "fedspend.function(argument=)".
 REMOVED = {
     "fedspend what-if": "write fedspend explain PLAN --client ID --leaves ROUND",
     "fedspend plan --gain-map": "write --compare uniform,optimal, at each --contraction and --tail",
@@ -26,6 +27,13 @@ REMOVED = {
     "fedspend.register('aggregation')": "updates are combined by their mean, which plans pay for",
     "train.aggregation": "updates are combined by their mean, which plans pay for; drop the key",
     "fedspend.train(aggregation=)": "updates are combined by their mean, which plans pay for",
+    "--distribution poisson": "the geometric distribution costs less",
+    "fedspend train --show-accuracy": "write --set evaluation.mode=private, or measure public rows",
+    "fedspend.train(on_operator=)": "set evaluation.mode to 'private', or measure public rows",
+    "evaluation.mode=operator": 'write "private", "public" or "none"',
+    "train.tensorboard": 'write loggers = ["tensorboard"] under [train]',
+    "data.name=huggingface": 'save it with Dataset.to_parquet(FILE), and write "parquet"',
+    "data.index": "put the images into folders, PATH/CLIENT/LABEL/",
     "fedspend planner --export": "write fedspend plan CONFIG.toml --plot FILE for a picture",
     "--log": "write 2>> FILE after the command, and read rounds in metrics.jsonl",
     "fedspend completion": "the commands are listed by fedspend --help",

@@ -21,6 +21,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
+from itertools import pairwise
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -204,18 +205,20 @@ def unexpected(argument: str, args: argparse.Namespace, parser: Parser) -> str:
 
 
 def commands_and_flags(argv: Sequence[str]) -> list[str]:
-    """What is asked for, without values.
+    """What is asked for, with and without values.
 
     >>> commands_and_flags(["--load", "a.py", "plan", "run.toml", "--rate=1"])
     ['fedspend plan', 'fedspend plan run.toml', '--rate', 'fedspend plan --rate', \
-'fedspend plan run.toml --rate']
+'fedspend plan run.toml --rate', '--rate 1']
     """
     rest = list(argv)
     while rest and rest[0].startswith("--load"):
         del rest[: 1 + ("=" not in rest[0])]
     names = [" ".join(["fedspend", *rest[:length]]) for length in (1, 2)]
     flags = [word.partition("=")[0] for word in rest if word.startswith("--")]
-    return [*names, *flags, *(f"{name} {flag}" for name in names for flag in flags)]
+    valued = " ".join(rest).replace("=", " ").split()
+    pairs = (" ".join(pair) for pair in pairwise(valued) if pair[0].startswith("--"))
+    return [*names, *flags, *(f"{name} {flag}" for name in names for flag in flags), *pairs]
 
 
 def unknown(argument: str, parser: argparse.ArgumentParser) -> str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedspend.cli.flags import add_project, add_set
 from fedspend.cli.listening import to_whoever_listens
-from fedspend.errors import InvalidInput
 from fedspend.report.live import terminal_bar
 from fedspend.report.round_words import describe, privately, spent_of
 from fedspend.runs.stopping import Stopped, stop_after_round
@@ -27,7 +26,7 @@ from fedspend.tasks.words import (
 )
 
 if TYPE_CHECKING:
-    from fedspend.runs.result import OnOperator, OnRound, Result
+    from fedspend.runs.result import OnRound, Result
 
 HELP = "plan, verify, train, and write a run directory with a report"
 DESCRIPTION = (
@@ -112,14 +111,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also log to tensorboard, mlflow or wandb (may be repeated)",
     )
     add(
-        "--show-accuracy",
-        action="store_true",
-        help=(
-            'with evaluation.mode = "operator": show the exact metric on rows of clients, on this '
-            "terminal only; nothing protects it, so do not pass it on"
-        ),
-    )
-    add(
         "--watch",
         action="store_true",
         help="show the report in a browser while the run goes on (fedspend watch)",
@@ -128,15 +119,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fedspend.configuration.config import any_config
-    from fedspend.configuration.task_inputs import metrics_of
     from fedspend.report.html import write_report
     from fedspend.runs.training import train
 
-    on_operator = None
-    if args.show_accuracy:
-        names = metrics_of(any_config(args.config, args.set))
-        on_operator = on_this_terminal(names[0] if names else "loss")
     folder = Path(args.output) if args.output else Path("runs") / Path(args.config).stem
     overrides = [*args.set, *(["ledger.spend=remaining"] if args.remaining else [])]
     with (
@@ -173,7 +158,6 @@ def run(args: argparse.Namespace) -> int:
             project=args.project,
             on_round=on_round,
             on_note=on_note,
-            on_operator=on_operator,
             loggers=args.logger,
             progress=False,
         )
@@ -207,29 +191,9 @@ def to_go_on(args: argparse.Namespace, folder: Path) -> str:
     ):
         for value in values:
             command += [] if value is None else [flag, value]
-    for name in ("remaining", "json", "show_accuracy", "watch", "quiet"):
+    for name in ("remaining", "json", "watch", "quiet"):
         command += [f"--{name.replace('_', '-')}"] if getattr(args, name) else []
     return shlex.join([*command, "--resume"])
-
-
-def on_this_terminal(metric: str) -> OnOperator:
-    """Shows exact numbers about rows of clients to whoever sits here; a file or a pipe would keep
-    them.
-    """
-    if not sys.stderr.isatty():
-        raise InvalidInput(
-            "--show-accuracy shows numbers that nothing protects, so it needs a terminal, and "
-            "standard error is not one; run it in a terminal, or drop it"
-        )
-
-    def show(round: int, value: float, loss: float) -> None:
-        print(
-            f"round {round}: {shown(metric, value, digits=2)}, loss {loss:.4g} on rows of clients; "
-            "for your eyes only",
-            file=sys.stderr,
-        )
-
-    return show
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--distribution",
         metavar="NAME",
         help=(
-            "--private: of the number of trials: logarithmic (default), geometric, poisson, or "
+            "--private: of the number of trials: logarithmic (default), geometric, or "
             "negative-binomial with --eta"
         ),
     )
@@ -300,7 +300,7 @@ def show_price(tag: Price, args: argparse.Namespace) -> None:
 def show_private(found: PrivateTune, args: argparse.Namespace) -> None:
     document: dict[str, Any] = {
         "folder": str(found.folder),
-        "setting": None if found.setting is None else list(found.setting),
+        "setting": list(found.setting),
         "score": found.score,
         "epsilon": float(found.plan.epsilon.max()),
         "delta": found.plan.delta,
@@ -313,10 +313,7 @@ def show_private(found: PrivateTune, args: argparse.Namespace) -> None:
         return
     if args.quiet:
         return
-    if found.setting is None:
-        print("No trial was drawn, so there is no winner. The price is paid.")
-    else:
-        score = "no score" if found.score is None else f"score {found.score:.2%}"
-        print(f"Winner: {', '.join(found.setting)} ({score}; the best of several looks better)")
-        print(f"Report: {REPORT.of(found.folder)}")
+    score = "no score" if found.score is None else f"score {found.score:.2%}"
+    print(f"Winner: {', '.join(found.setting)} ({score}; the best of several looks better)")
+    print(f"Report: {REPORT.of(found.folder)}")
     print(f"Charged to: {found.ledger}, run {found.run}: up to epsilon {document['epsilon']:.4g}")

@@ -172,8 +172,8 @@ def check_data(data: str | Path) -> DataCheck:
     bounds from what is publicly known, not from what you see there.
 
     Arguments:
-        data: a CSV or Parquet file or a folder of Hugging Face's datasets; or a config (.toml) that
-            names your data, to see what it reads, and whether a file of budgets has everyone.
+        data: a CSV or Parquet file; or a config (.toml) that names your data, to see what it reads,
+            and whether a file of budgets has everyone.
 
     Returns:
         A `DataCheck`, which a notebook shows as a table: `.columns` with `.declare`, `.about`.

@@ -2,8 +2,8 @@
 
 Guarantee: in a real run, exact numbers are written down only if they were measured on public rows.
 Rows that came out of clients (held out, or marked as test rows in the file of the clients) are
-measured privately, noised and paid for, or exactly for the operator's eyes, or not at all. In a
-simulation exact numbers are always there, marked by whose rows they are.
+measured privately, noised and paid for, or not at all. In a simulation exact numbers are always
+there, marked by whose rows they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from fedspend.basics.arrays import IntArray
 from fedspend.configuration.data_inputs import CLIENTS, NOBODY, PUBLIC_ROWS, Source, is_real
-from fedspend.configuration.sections import NONE, OPERATOR, PRIVATE, PUBLIC
+from fedspend.configuration.sections import NONE, PRIVATE, PUBLIC
 from fedspend.data import Federation
 from fedspend.data.dataset import HOLD_OUT
 from fedspend.data.row_choice import chosen_rows
@@ -28,7 +28,7 @@ SIMULATION = "simulation"  # exact numbers about rows of clients, which a real r
 class Evaluation:
     """How a run is evaluated. `exact`: whether exact numbers are written down."""
 
-    mode: str  # public, private, operator, none, or simulation
+    mode: str  # public, private, none, or simulation
     rows: str  # whose rows the evaluation rows are: public, clients, or nobody
     exact: bool
 
@@ -39,7 +39,7 @@ ON_PUBLIC_ROWS = Evaluation(PUBLIC, PUBLIC_ROWS, exact=True)
 def check_mode(source: Source, method: str) -> None:
     """Refuse a mode that is not possible here."""
     config, asked = source.config, source.config.evaluation.mode
-    if source.elsewhere and asked in (PRIVATE, OPERATOR):
+    if source.elsewhere and asked == PRIVATE:
         raise InvalidInput(
             f'{config.where("evaluation.mode")}: mode = "{asked}" needs rows that clients hold '
             'out, and here they keep all of theirs; choose "public" or "none"'
@@ -85,11 +85,6 @@ def check_private(source: Source, method: str, where: str) -> None:
             f'{where}: mode = "private" needs rows that clients hold out; set data.validation, for '
             "example to 0.2"
         )
-
-
-def operators(evaluation: Evaluation) -> bool:
-    """Whether there are exact numbers for the operator's eyes."""
-    return evaluation.mode == OPERATOR and evaluation.rows != NOBODY
 
 
 # --- which rows clients hold out ------------------------------------------------------------------
@@ -144,5 +139,4 @@ __all__ = [
     "check_mode",
     "evaluation_of",
     "hold_out",
-    "operators",
 ]

@@ -52,7 +52,7 @@ from fedspend.server.steps import SERVER_STEPS
 from fedspend.tasks.table import LOSSES, METRICS
 
 LOGGERS = TENSORBOARD, MLFLOW, WANDB = ("tensorboard", "mlflow", "wandb")
-PUBLIC, PRIVATE, OPERATOR, NONE = MODES = ("public", "private", "operator", "none")
+PUBLIC, PRIVATE, NONE = MODES = ("public", "private", "none")
 _MOMENTUM = "a number of at least 0 and below 1"
 Bounds = tuple[float, float] | dict[str, tuple[float, float]]
 _AT_LEAST_0 = "a number of at least 0"
@@ -169,9 +169,6 @@ class DataSettings:
     )
     image_size: list[int] | None = setting(
         wholes("your own images: channels (1 or 3), height and width that they are brought to")
-    )
-    index: str | None = setting(
-        file("your own images: CSV file that lists them, with columns file, label and client")
     )
     separator: str | None = setting(
         letter("your own CSV file: what separates columns, where the header leaves doubt", '";"')
@@ -468,7 +465,6 @@ class TrainSettings:
     seed: int = setting(
         whole(0, "seed of the model and of the partition; in a simulation, of everything"), 0
     )
-    tensorboard: bool = setting(flag("also log for TensorBoard"), False)
     loggers: list[str] | None = setting(
         several(
             choice(*LOGGERS, help=""),
@@ -484,9 +480,8 @@ class EvaluationSettings:
             *MODES,
             help=(
                 "how good the model is said to be: on public test rows; as a private metric, "
-                "noised and paid from every budget; exactly, on rows of clients, for the "
-                "operator's eyes only; or not at all. Default: public where there are public test "
-                "rows, otherwise none. A simulation shows exact numbers in any case"
+                "noised and paid from every budget; or not at all. Default: public where there are "
+                "public test rows, otherwise none. A simulation shows exact numbers in any case"
             ),
         )
     )

@@ -1,8 +1,8 @@
-"""Line numbers for the values of a TOML document, which `tomllib` does not give.
+"""Line numbers for the sections and keys of a TOML document, which `tomllib` does not give.
 
-`value_lines(text)` maps the path of every section, key and list element to the line where it
-starts, so that an error about a value can point at it. The text must already have been accepted by
-`tomllib`: this walks over valid TOML, it does not check it.
+`value_lines(text)` maps each of them to the line where it starts, so that an error about a value
+can point at it; what is inside a list or an inline table is on the line of its key. The text must
+already have been accepted by `tomllib`: this walks over valid TOML, it does not check it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Path = tuple[str | int, ...]
 
 SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 KEY_PART = re.compile(r"""[ \t]*("(?:\\.|[^"\\\n])*"|'[^'\n]*'|[A-Za-z0-9_-]+)[ \t]*""")
-BARE_VALUE = re.compile(r"[^,\]}\n#]*")
+BARE = re.compile(r"""[^,\[\]{}"'\n#]*""")
 # Longest first: a triple quote also begins with a single one. A multi-line string may end in up to
 # two more quotes.
 STRINGS = (
@@ -25,37 +25,25 @@ STRINGS = (
 
 
 def value_lines(text: str) -> dict[Path, int]:
-    r"""The line (from 1) of every path in valid TOML.
+    r"""The line (from 1) of every section and key in valid TOML.
 
-    >>> value_lines("[a]\nb = [\n  {c = 1},\n  {c = 2},\n]\n")[("a", "b", 1, "c")]
-    4
+    >>> value_lines("[a]\nb = [\n  {c = 1},\n  {c = 2},\n]\nd = 3\n")
+    {('a',): 1, ('a', 'b'): 2, ('a', 'd'): 6}
     """
     scan = Scanner(text)
     section: Path = ()
-    tables_seen: dict[Path, int] = {}
     while (start := scan.skip()) < len(text):
         if text[start] == "[":
-            double = text.startswith("[[", start)
-            scan.at += 2 if double else 1
-            section = resolve(scan.key(), tables_seen)
-            scan.at += 2 if double else 1
-            if double:
-                tables_seen[section] = tables_seen.get(section, -1) + 1
-                section = (*section, tables_seen[section])
+            brackets = 2 if text.startswith("[[", start) else 1
+            scan.at += brackets
+            section = scan.key()
+            scan.at += brackets
             scan.record(section, start)
         else:
-            scan.pair(section)
+            scan.record(section + scan.key(), start)
+            scan.at += 1  # the equals sign
+            scan.skip_value()
     return scan.lines
-
-
-def resolve(key: Path, tables_seen: dict[Path, int]) -> Path:
-    """`[a.b]` under `[[a]]` refers to the latest `a`."""
-    path: Path = ()
-    for n, part in enumerate(key):
-        path = (*path, part)
-        if n < len(key) - 1 and path in tables_seen:
-            path = (*path, tables_seen[path])
-    return path
 
 
 class Scanner:
@@ -93,34 +81,19 @@ class Scanner:
             parts.append(unquoted(self.match(KEY_PART).strip()))
         return tuple(parts)
 
-    def pair(self, prefix: Path) -> None:
-        start = self.skip()
-        path = prefix + self.key()
-        self.record(path, start)
-        self.at += 1  # the equals sign
-        self.value(path)
-
-    def value(self, path: Path) -> None:
-        start = self.skip()
-        opening = self.text[start]
-        if opening in "\"'":
-            next(pattern for pattern in STRINGS if self.skip_string(pattern))
-        elif opening in "[{":
-            closing = "]" if opening == "[" else "}"
-            self.at += 1
-            index = 0
-            while self.text[self.skip()] != closing:
-                if opening == "[":
-                    self.record((*path, index), self.at)
-                    self.value((*path, index))
-                else:
-                    self.pair(path)
-                index += 1
-                if self.text[self.skip()] == ",":
-                    self.at += 1
-            self.at += 1
-        else:
-            self.match(BARE_VALUE)
+    def skip_value(self) -> None:
+        depth = 0
+        while True:
+            sign = self.text[self.skip()]
+            if sign in "\"'":
+                next(pattern for pattern in STRINGS if self.skip_string(pattern))
+            elif sign in ",[]{}":
+                depth += (sign in "[{") - (sign in "]}")
+                self.at += 1
+            else:
+                self.match(BARE)
+            if depth == 0:
+                return
 
     def skip_string(self, pattern: re.Pattern[str]) -> bool:
         found = pattern.match(self.text, self.at)

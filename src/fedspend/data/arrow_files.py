@@ -1,4 +1,4 @@
-"""Your own data in Parquet files, and in data sets that Hugging Face's `datasets` saved on disk.
+"""Your own data in Parquet files.
 
 Guarantee: the same declarations and the same refusals as for CSV files (`declared`). Nothing is
 fetched: only the files that you name are opened, and no code that comes with a data set is run.
@@ -7,7 +7,6 @@ Columns are read one at a time, and only those that are used.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -24,43 +23,27 @@ from fedspend.data.tables import FILES_OF_ROWS, TABLE_OPTIONS, TableOptions, row
 from fedspend.errors import InvalidInput
 
 ARROW_OPTIONS = (*FILES_OF_ROWS, *TABLE_OPTIONS)
-NO_ARROW = (
-    "Parquet files and data sets of Hugging Face are read by pyarrow, which is missing; pip "
-    "install 'fedspend[parquet]'"
-)
+NO_ARROW = "Parquet files are read by pyarrow, which is missing; pip install 'fedspend[parquet]'"
 
 
-def read_parquet(path: str | Path, **options: Any) -> Rows:
-    """The rows of a Parquet file; options as for a CSV file."""
-    return _read(opened_parquet, path, **options)
-
-
-def read_huggingface(path: str | Path, **options: Any) -> Rows:
-    """The rows of a folder that `Dataset.save_to_disk` wrote; options as for a CSV file."""
-    return _read(opened_huggingface, path, **options)
-
-
-def _read(
-    opened: Callable[[str | Path], TypedFrame],
+def read_parquet(
     path: str | Path,
     *,
     test_path: str | Path | None = None,
     public_path: str | Path | None = None,
     **options: Any,
 ) -> Rows:
+    """The rows of a Parquet file; options as for a CSV file."""
     how = TableOptions(**options)
     _ = how.target  # what is declared is checked before a file is opened
-    return rows_of(opened, how, path, test_path, public_path)
+    return rows_of(opened_parquet, how, path, test_path, public_path)
 
 
 def opened_parquet(path: str | Path) -> TypedFrame:
     """The columns of a Parquet file, each read when it is asked for."""
     arrow = _arrow()
     if Path(path).is_dir():
-        raise InvalidInput(
-            f"{path}: is a directory; give one Parquet file (for a folder that Hugging Face's "
-            'datasets saved, data.name = "huggingface")'
-        )
+        raise InvalidInput(f"{path}: is a directory; give one Parquet file")
     from pyarrow import parquet
 
     file = _tried(arrow, path, "a Parquet file", lambda: parquet.ParquetFile(path, memory_map=True))
@@ -73,25 +56,6 @@ def opened_parquet(path: str | Path) -> TypedFrame:
     return _frame(str(path), schema.names, file.metadata.num_rows, column)
 
 
-def opened_huggingface(path: str | Path) -> TypedFrame:
-    """The columns of a data set on disk; its files are memory-mapped."""
-    arrow, folder = _arrow(), Path(path)
-    parts = _data_files(folder)
-
-    def table_of(file: Path) -> Any:
-        with arrow.memory_map(str(file)) as mapped:
-            return arrow.ipc.open_stream(mapped).read_all()
-
-    table = _tried(
-        arrow, path, "a data set on disk", lambda: arrow.concat_tables(map(table_of, parts))
-    )
-
-    def column(name: str) -> npt.NDArray[Any]:
-        return as_array(arrow, str(path), name, table.column(name))
-
-    return _frame(str(path), table.column_names, table.num_rows, column)
-
-
 def _frame(
     name: str, columns: list[str], rows: int, column: Callable[[str], npt.NDArray[Any]]
 ) -> TypedFrame:
@@ -101,43 +65,6 @@ def _frame(
     if not rows:
         raise InvalidInput(f"{name}: there are columns but no row; add at least one")
     return TypedFrame(name, {one: partial(column, one) for one in columns}, rows)
-
-
-def _data_files(folder: Path) -> list[Path]:
-    """The files of one data set, in order."""
-    if (folder / "dataset_dict.json").is_file():
-        inner = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-        raise InvalidInput(
-            f"{folder}: holds several data sets ({', '.join(inner)}); give one of them, for "
-            f"example path = '{folder / (inner[0] if inner else 'train')}', and another as "
-            "test_path"
-        )
-    if not folder.is_dir():
-        raise InvalidInput(
-            f"{folder}: is not a folder; give one that Dataset.save_to_disk wrote"
-            if folder.exists()
-            else f"{folder}: cannot be read: No such file or directory"
-        )
-    try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        names = [Path(str(part["filename"])).name for part in state["_data_files"]]
-        indices = state.get("_indices_data_files")
-    except OSError as error:
-        raise InvalidInput(
-            f"{folder}: not a data set on disk ({error.strerror}: state.json); save it with "
-            "Dataset.save_to_disk"
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise InvalidInput(
-            f"{folder}: state.json does not list data files; save the data set again with "
-            "Dataset.save_to_disk"
-        ) from None
-    if indices or not names:
-        raise InvalidInput(
-            f"{folder}: rows are chosen by a file of indices, or there are none; call "
-            "flatten_indices() before save_to_disk"
-        )
-    return [folder / name for name in names]
 
 
 def as_array(arrow: ModuleType, file: str, name: str, column: Any) -> npt.NDArray[Any]:

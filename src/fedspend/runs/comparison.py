@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 POLICY = "privacy.policy"
 Curves = dict[str, list[float | None]]  # by metric, one number for each round
 # Settings that decide nothing about a simulation in memory with one worker, by section or name.
-_IDLE = ("design", "ledger", "engine.workers", "train.tensorboard", "train.loggers")
+_IDLE = ("design", "ledger", "engine.workers", "train.loggers")
 # all that a method without privacy reads of [privacy]
 _WITHOUT_PRIVACY = ("privacy.rate", "privacy.randomness")
 # what it does not read besides: the radius of BLUR is the clip

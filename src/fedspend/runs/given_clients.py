@@ -1,14 +1,14 @@
-"""Clients as Python users have them: dicts, generators, torch data sets and loaders, data frames.
+"""Clients as Python users have them: dicts, torch data sets and loaders, data frames.
 
 Guarantee: whatever is given becomes (features, labels) by client id, or a list of such pairs where
-nothing names clients; a client that is named twice is refused, never merged. Each client is read
-by itself, once. Loaders that shuffle are refused: batches are drawn by the run, and rows that come
-in another order every time would make seeded runs differ.
+nothing names clients. Each client is read by itself, once. Loaders that shuffle are refused:
+batches are drawn by the run, and rows that come in another order every time would make seeded runs
+differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from fedspend.basics.choices import only
-from fedspend.budgets.identity import is_whole
 from fedspend.data.frames import frame_of, is_frame
 from fedspend.data.tables import (
     TABLE_OPTIONS,
@@ -133,38 +132,14 @@ def _by_client(clients: Any) -> Any:
     """Pairs by id, or a list of pairs."""
     if isinstance(clients, Mapping):
         return {client: pair_of(client, value) for client, value in clients.items()}
-    index = getattr(clients, "index", None)
-    if index is not None and not callable(index) and hasattr(clients, "to_numpy"):
-        return clients  # a series, which is read by its index
-    if isinstance(clients, str | bytes) or not isinstance(clients, Iterable):
+    listed = clients if isinstance(clients, tuple | list) else ()
+    named = any(isinstance(one, tuple) and one and isinstance(one[0], str) for one in listed)
+    if named or listed is not clients:
         raise InvalidInput(
-            f"clients must be a dict of id: {KINDS}, or several of these, got "
-            f"{type(clients).__name__}"
+            f"clients must be a dict of id: {KINDS}, or a list of these, got "
+            f"{type(clients).__name__}; write dict(clients)"
         )
-    items = list(clients)
-    named = [_is_named(item) for item in items]
-    if not all(named):
-        if any(named):
-            raise InvalidInput(
-                f"client {named.index(False)} has no id, and client {named.index(True)} has one; "
-                "give all of them (id, rows), or none"
-            )
-        return [pair_of(n, item) for n, item in enumerate(items)]
-    found: dict[Any, Pair] = {}
-    for client, value in items:
-        if client in found:
-            raise InvalidInput(f"client {client!r} is given twice; give each once")
-        found[client] = pair_of(client, value)
-    return found
-
-
-def _is_named(item: Any) -> bool:
-    """Whether this is (id, rows): no pair of arrays begins with a word or a single number."""
-    return (
-        isinstance(item, tuple)
-        and len(item) == 2
-        and (isinstance(item[0], str) or is_whole(item[0]))
-    )
+    return [pair_of(n, item) for n, item in enumerate(listed)]
 
 
 def pair_of(who: Any, value: Any) -> Pair:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 OnRound = Callable[[MetricsLine, int], None]  # (metrics of the round, number of rounds)
 OnNote = Callable[[str], None]
-# (round, metric, loss), exact and about rows of clients: for the operator's eyes, not for files
-OnOperator = Callable[[int, float, float], None]
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,6 @@ class Listeners:
 
     on_round: OnRound | None = None
     on_note: OnNote = lambda _: None
-    on_operator: OnOperator | None = None
     loggers: tuple[Any, ...] = ()  # names, or loggers of your own (`report.loggers`)
 
 

@@ -18,7 +18,6 @@ import torch
 
 from fedspend.basics.arrays import FloatArray
 from fedspend.client.state import FolderStates, MemoryStates, States, folder_beside
-from fedspend.configuration.evaluation import operators
 from fedspend.engines.base import Engine
 from fedspend.engines.local import make_engine
 from fedspend.engines.table import ENGINES
@@ -30,7 +29,7 @@ from fedspend.runs.metrics import Observer
 from fedspend.runs.moving import settle
 from fedspend.runs.per_client import per_client
 from fedspend.runs.recovery import check_recoverable, enrol, recovered, told
-from fedspend.runs.result import Listeners, Metrics, OnNote, OnOperator, OnRound, Result
+from fedspend.runs.result import Listeners, Metrics, OnNote, OnRound, Result
 from fedspend.runs.row_checks import seal_rows
 from fedspend.runs.run_ledger import RunLedger
 from fedspend.runs.setup import Setup
@@ -53,7 +52,6 @@ def run(
     on_note: OnNote = lambda _: None,
     ledger: RunLedger | None = None,
     project: str | None = None,
-    on_operator: OnOperator | None = None,
     loggers: Sequence[Any] = (),
 ) -> Result:
     """Verify, open the account, run the remaining rounds, write the model, close the account.
@@ -67,7 +65,7 @@ def run(
         *checked_loggers(setup.loggers, in_folder=here),
         *checked_loggers(loggers, in_folder=here),
     ]
-    listeners = Listeners(on_round, on_note, on_operator, tuple(asked))
+    listeners = Listeners(on_round, on_note, tuple(asked))
     if ledger is not None:
         return _run(setup, folder, ledger, resume, listeners, moved=moved)
     charged = setup.plan is not None and not setup.randomness.simulation
@@ -165,10 +163,6 @@ def _play(
         for after, line in rounds:
             state = after
             log(line)
-            if listeners.on_operator is not None and operators(setup.evaluation):
-                # shown to whoever asked, and kept nowhere
-                loss, found = setup.measured(state.model)
-                listeners.on_operator(state.done, found.get(setup.task.metric, loss), loss)
             if listeners.on_round is not None:
                 listeners.on_round(line, setup.training.server.rounds)
     return state

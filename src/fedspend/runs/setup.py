@@ -35,7 +35,7 @@ from fedspend.configuration.learning_rates import lr_schedule
 from fedspend.configuration.method_name import known_method
 from fedspend.configuration.model_inputs import build_model, check_fits, integers_of
 from fedspend.configuration.noise_kind import noise_of
-from fedspend.configuration.sections import PRIVATE, SECTIONS, TENSORBOARD
+from fedspend.configuration.sections import PRIVATE, SECTIONS
 from fedspend.configuration.stopping import stop_rule
 from fedspend.configuration.task_inputs import check_task, configured_task
 from fedspend.configuration.votes import student_of
@@ -203,9 +203,8 @@ def from_config(
 
 
 def logger_names(config: Config) -> tuple[str, ...]:
-    """The loggers that the config names; `tensorboard = true` is the older way to name one."""
-    older = (TENSORBOARD,) if config.train.tensorboard else ()
-    return tuple(dict.fromkeys((*older, *(config.train.loggers or ()))))
+    """The loggers that the config names."""
+    return tuple(dict.fromkeys(config.train.loggers or ()))
 
 
 def frozen_part(module: torch.nn.Module) -> dict[str, Any]:
@@ -347,7 +346,6 @@ def _settings(
     waiting = (f"engine.{key}" for key in SECTIONS["engine"] if key != "name")
     for unimportant in (
         *waiting,
-        "train.tensorboard",
         "train.loggers",
         "ledger.location",
         "ledger.project",  # of a run that goes on, the run directory says it

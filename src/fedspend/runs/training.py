@@ -36,7 +36,7 @@ from fedspend.runs.moving import check_moved
 from fedspend.runs.offers import offered_plan
 from fedspend.runs.recovery import goes_on
 from fedspend.runs.replanning import plan_anew
-from fedspend.runs.result import OnNote, OnOperator, OnRound, Result
+from fedspend.runs.result import OnNote, OnRound, Result
 from fedspend.runs.run_ledger import RunLedger, shown
 from fedspend.runs.running import run
 from fedspend.runs.setup import Setup, from_config
@@ -95,7 +95,6 @@ def train(
     moved: bool = False,
     progress: bool | None = None,
     on_note: OnNote = lambda _: None,
-    on_operator: OnOperator | None = None,
     loggers: Sequence[Any] = (),
     grid: Any = None,
     **options: Any,
@@ -130,17 +129,14 @@ def train(
 
     For a config:
         overrides: `["train.lr=0.1", ...]`, like `--set` on the command line.
-        on_operator: under `evaluation.mode = "operator"`, called after each round with round,
-            metric and loss: exact, about rows of clients, protected by nothing, kept nowhere.
         grid: the one that Flower hands a ServerApp, for engine "flower".
 
     For arrays:
         clients: (features, labels) by client id, matched with the plan by id; one that is missing
             has no rows. A list means clients "0", "1", ..., for simulations. A client's rows may
-            also be a torch Dataset or DataLoader; clients may come from a generator of (id, rows),
-            or be a data frame with a column of clients, which takes the declarations of a table:
-            `client`, `label`, `labels`, `columns`, `bounds`, `categories`, `missing` and so on
-            (docs/how-to/data.md).
+            also be a torch Dataset or DataLoader; clients may be a data frame with a column of
+            clients, which takes the declarations of a table: `client`, `label`, `labels`,
+            `columns`, `bounds`, `categories`, `missing` and so on (docs/how-to/data.md).
         model: any torch.nn.Module whose rows do not mix. It is trained in place.
         test: (features, labels) that are public, on which every round is measured.
         loss, metrics: names or functions of your own (docs/how-to/tasks.md). Default: to classify.
@@ -175,7 +171,7 @@ def train(
     options |= {name: given[name] for name in OPTIONS if given.get(name) is not None}
     _refuse_unknown(options)
     of_arrays = [*options, *(["model"] if model is not None else []), *_named(test=test)]
-    of_config = _named(overrides=overrides or None, grid=grid, on_operator=on_operator)
+    of_config = _named(overrides=overrides or None, grid=grid)
     _refuse_mixture(config is not None, clients is not None, of_arrays, of_config)
     _refuse_without_resume(output, resume=resume, replan=replan, moved=moved)
     if isinstance(plan, str | Path):
@@ -227,7 +223,6 @@ def train(
             on_round=told,
             on_note=on_note,
             ledger=opened,
-            on_operator=on_operator,
             loggers=loggers,
         )
         if key is not None and folder is not None:

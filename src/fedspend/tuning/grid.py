@@ -31,7 +31,6 @@ _SHARED = (
     "privacy.randomness",
     "privacy.accountant",
     "train.seed",
-    "train.tensorboard",
     "train.loggers",
 )
 

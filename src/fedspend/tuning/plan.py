@@ -22,7 +22,7 @@ import numpy as np
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.rdp import ORDERS
-from fedspend.accounting.trials import TUNE_ORDERS, Trials, trials_from
+from fedspend.accounting.trials import TUNE_ORDERS, NegativeBinomial, trials_from
 from fedspend.basics.arrays import FloatArray, IntArray, distinct_rows
 from fedspend.basics.words import counted
 from fedspend.errors import InvalidInput
@@ -44,7 +44,7 @@ ROUNDED_UP = 1e-9  # relative: more than the curves' own rounding
 class TunePlan(Saved):
     """What a private tune may do, and what each client pays for it."""
 
-    trials: Trials
+    trials: NegativeBinomial
     settings: tuple[tuple[str, ...], ...]  # the overrides of each setting
     plans: tuple[Plan, ...]  # and the plan of a trial that has it
     clients: tuple[str, ...]
@@ -182,7 +182,7 @@ def load_tune_plan(path: Path) -> TunePlan:
     return load(path, TUNE_PLAN)
 
 
-def tuned_curves(plans: tuple[Plan, ...], trials: Trials) -> tuple[FloatArray, IntArray]:
+def tuned_curves(plans: tuple[Plan, ...], trials: NegativeBinomial) -> tuple[FloatArray, IntArray]:
     """The curve of every class of clients, and the class of each client."""
     first, of_class = distinct_rows(*(plan.schedules.of_client for plan in plans))
     largest = np.zeros((first.size, len(TUNE_ORDERS)))

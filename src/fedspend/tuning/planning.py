@@ -15,7 +15,7 @@ import numpy as np
 
 from fedspend.accounting.mechanisms import Mechanisms
 from fedspend.accounting.roots import safe_roots
-from fedspend.accounting.trials import TUNE_ORDERS, Trials
+from fedspend.accounting.trials import TUNE_ORDERS, NegativeBinomial
 from fedspend.basics.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from fedspend.errors import FedspendWarning, InvalidInput, Refused
 from fedspend.planning.plan import TRIAL, Plan
@@ -32,7 +32,7 @@ SAME = "all settings of a tune must have the same clients, budgets and delta"
 def plan_tune(
     settings: Sequence[tuple[str, ...]],
     requests: Sequence[PlanRequest],
-    trials: Trials,
+    trials: NegativeBinomial,
     past: Mechanisms | None = None,
     ledger: str | None = None,
 ) -> TunePlan:
@@ -84,7 +84,7 @@ class _Search:
     """Looks for the budgets of a trial, one for each kind of client."""
 
     def __init__(
-        self, requests: Sequence[PlanRequest], trials: Trials, past: Mechanisms | None
+        self, requests: Sequence[PlanRequest], trials: NegativeBinomial, past: Mechanisms | None
     ) -> None:
         asked = requests[0]
         columns: list[np.ndarray[Any, np.dtype[Any]]] = [

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedspend.accounting.accountants import AUTO
 from fedspend.accounting.mechanisms import Mechanisms
-from fedspend.accounting.trials import BITS, Trials
+from fedspend.accounting.trials import BITS, NegativeBinomial
 from fedspend.basics.files import make_folder, one_at_a_time
 from fedspend.basics.words import counted
 from fedspend.configuration.config import Config
@@ -58,15 +58,13 @@ from fedspend.tuning.planning import plan_tune
 from fedspend.tuning.trial import Outcome, play, prepared
 from fedspend.tuning.winner import begin, charge_of, hide_times, refuse_used, write_winner
 
-NOTHING_DRAWN = "no trial was drawn"
-
 
 @dataclass(frozen=True, eq=False)
 class PrivateTune:
-    """What a private tune returns. Without a winner (Poisson only) all but the plan is None."""
+    """What a private tune returns."""
 
     plan: TunePlan
-    setting: tuple[str, ...] | None
+    setting: tuple[str, ...]
     score: float | None
     metrics: list[MetricsLine]
     folder: Path
@@ -76,7 +74,10 @@ class PrivateTune:
 
 
 def price(
-    settings: Sequence[Setting], trials: Trials, ledger: Ledger | None, secret: bytes | None = None
+    settings: Sequence[Setting],
+    trials: NegativeBinomial,
+    ledger: Ledger | None,
+    secret: bytes | None = None,
 ) -> TunePlan:
     """The plan of the tune, within what the ledger allows. Nothing is trained or charged."""
     for setting in settings:
@@ -118,9 +119,8 @@ class Price:
     def words(self) -> str:
         trials, settings = self.plan.trials, len(self.plan.settings)
         seldom = trials.draw(int(0.95 * 2**BITS))
-        none = f"; none with probability {trials.none:.2g}" if trials.none > 0 else ""
         return (
-            f"{trials.mean:.4g} trials expected, more than {seldom} in one tune of twenty{none}; "
+            f"{trials.mean:.4g} trials expected, more than {seldom} in one tune of twenty; "
             f"each of one of {counted(settings, 'setting')}, drawn at random"
         )
 
@@ -136,7 +136,7 @@ class Price:
 
 def price_tag(
     settings: Sequence[Setting],
-    trials: Trials,
+    trials: NegativeBinomial,
     *,
     ledger: str | None = None,
     project: str | None = None,
@@ -159,7 +159,7 @@ def price_tag(
 
 def tune_private(
     settings: Sequence[Setting],
-    trials: Trials,
+    trials: NegativeBinomial,
     folder: Path,
     *,
     ledger: str | None = None,
@@ -176,7 +176,7 @@ def tune_private(
 
 def _tune_privately(
     settings: Sequence[Setting],
-    trials: Trials,
+    trials: NegativeBinomial,
     folder: Path,
     ledger: str | None,
     project: str | None,
@@ -206,19 +206,16 @@ def _tune_privately(
             account.admit(plan.proposal(), files, simulation=not real)
             seal_rows(setup, folder, opened)
             best = _best(settings, plan, secret, book, run)
-            if best is None:
-                account.close(NOTHING_DRAWN)
-            else:
-                trial = plan.plans[best.setting]
-                won = prepared(settings[best.setting].config, trial, secret, book)
-                charged = charge_of(opened.asked, folder, run, opened.project)
-                written = write_winner(folder, plan, best, won, verdicts[trial.hash], charged)
-                account.close("finished", written)
+            trial = plan.plans[best.setting]
+            won = prepared(settings[best.setting].config, trial, secret, book)
+            charged = charge_of(opened.asked, folder, run, opened.project)
+            written = write_winner(folder, plan, best, won, verdicts[trial.hash], charged)
+            account.close("finished", written)
         return PrivateTune(
             plan,
-            None if best is None else plan.settings[best.setting],
-            None if best is None or not np.isfinite(best.score) else best.score,
-            [] if best is None else best.metrics,
+            plan.settings[best.setting],
+            best.score if np.isfinite(best.score) else None,
+            best.metrics,
             folder,
             book.location,
             opened.project,
@@ -336,7 +333,7 @@ def _checked(
 
 def _best(
     settings: Sequence[Setting], plan: TunePlan, secret: bytes | None, book: Ledger, run: str
-) -> Outcome | None:
+) -> Outcome:
     """The best of a random number of trials. The number is not returned."""
     config = settings[0].config
     draws = _Draws(None if is_real(config) else config.train.seed)
@@ -347,6 +344,7 @@ def _best(
         found = play(setup, at, draws.below(2**31), run)
         if best is None or found.score > best.score:
             best = found
+    assert best is not None, "there is always a first trial"
     return best
 
 

@@ -58,10 +58,7 @@ class TunedChecker(Checker):
 
     def check_run(self) -> Verdict:
         if not self.stored.begun:
-            return False, (
-                "a private tune without a winner: it was interrupted, or drew no trial; it stays "
-                "charged"
-            )
+            return False, ("a private tune without a winner: it was interrupted; it stays charged")
         return super().check_run()
 
     def check_tune(self) -> Verdict:

@@ -36,8 +36,6 @@ def best_of(base: npt.ArrayLike, orders: npt.ArrayLike, trials: Mapping[str, Any
         if trials["name"] == "negative-binomial":
             eta, gamma = float(trials["eta"]), float(trials["gamma"])
             return _lowest(_negative_binomial(curve, order, eta, gamma), order)
-        if trials["name"] == "poisson":
-            return _lowest(_poisson(curve, order, float(trials["mean"])), order)
     except (KeyError, TypeError, ValueError):
         pass
     raise InvalidInput(f"the accountant does not know this number of trials: {trials!r}")
@@ -78,25 +76,4 @@ def _negative_binomial(
         value = (order[:, None] * rise - (order[:, None] - 1) * fall) / (order[:, None] - 1)
         worst = np.maximum(worst, value)
     result: FloatArray = curve + worst.min(axis=1)
-    return result
-
-
-def _poisson(curve: FloatArray, order: FloatArray, mean: float) -> FloatArray:
-    """`log f'(q) = log mu + mu (q - 1)`, and `1 - q' <= e^t (1 - q) + d(t)`; t is chosen so that q
-    drops out. No trial at all has the same probability for neighbours: it adds exp(-mu) to the
-    moment.
-    """
-    if not 0 < mean < math.inf:
-        raise ValueError
-    result = np.empty(order.size)
-    for i, a in enumerate(order.tolist()):
-        t = math.log(a / (a - 1))
-        d = 1.0
-        for b, divergence in zip(order.tolist(), curve.tolist(), strict=True):
-            log_d = (b - 1) * (divergence - t) + b * math.log1p(-1 / b) - math.log(b - 1)
-            d = min(d, math.exp(min(log_d, 0.0)))
-        trained = (a - 1) * curve[i] + math.log(mean) + mean * (a - 1) * d
-        high = max(trained, -mean)
-        both = high + math.log(math.exp(trained - high) + math.exp(-mean - high))
-        result[i] = max(both / (a - 1), curve[i])
     return result
