@@ -226,7 +226,6 @@ def forms_of(number):
 
 
 # A loss has its first five decimals in common with some other number in the files with chance 3e-4.
-@pytest.mark.full(but=["operator"])
 @pytest.mark.usefixtures("system_from_a_seed")
 @pytest.mark.parametrize("mode", ["none", "private"])
 def test_a_real_run_leaves_no_exact_number_about_rows_of_clients(config, tmp_path, mode):
