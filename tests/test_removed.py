@@ -9,6 +9,7 @@ import pytest
 import fedspend
 from fedspend.basics.removed import REMOVED
 from fedspend.configuration.config import any_config, config_of
+from fedspend.runs.directory import RunDirectory
 
 OF_PYTHON = [one for one in REMOVED if one.startswith("fedspend.") and "(" not in one]
 OF_CALLS = [one for one in REMOVED if one.startswith("fedspend.") and "(" in one]
@@ -54,6 +55,14 @@ def test_calls_say_what_to_write_now(written):
     with pytest.raises(fedspend.InvalidInput) as refused:
         call()
     assert str(refused.value) == f"{written} was removed; {REMOVED[written]}"
+
+
+def test_a_run_of_0_2_that_named_the_mean_goes_on(tmp_path):
+    then, now = {"train.seed": 1, "train.aggregation": "mean"}, {"train.seed": 1}
+    RunDirectory.create(tmp_path / "run", {"settings": then})
+    RunDirectory.resume(tmp_path / "run", {"settings": now})
+    with pytest.raises(fedspend.InvalidInput, match=r"train\.seed was 1 and is now 2"):
+        RunDirectory.resume(tmp_path / "run", {"settings": {"train.seed": 2}})
 
 
 @pytest.mark.parametrize("sentence", REMOVED.values())

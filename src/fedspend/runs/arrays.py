@@ -437,13 +437,12 @@ def check_named(clients: Clients, setup: Setup) -> None:
 def rows_of(clients: Clients, plan: Plan, *, simulation: bool) -> dict[str, tuple[Any, Any]]:
     """Each client's rows, by id. Real rows in a list are refused if the plan names its clients."""
     named = as_mapping(clients)
-    if named is not None:
+    if isinstance(clients, Mapping) and named is not None:
         listed = set(plan.clients)
-        raw_ids = clients if isinstance(clients, Mapping) else getattr(clients, "index", ())
         # plans of older versions may spell names differently
         given = {
             raw if raw in listed else name: rows
-            for raw, (name, rows) in zip(raw_ids, named.items(), strict=True)
+            for raw, (name, rows) in zip(clients, named.items(), strict=True)
         }
         stranger = next((client for client in given if client not in listed), None)
         if stranger is not None:

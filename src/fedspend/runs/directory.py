@@ -127,7 +127,7 @@ class RunDirectory:
         then, now = facts.settings, settings["settings"]
         # A replanned run continues under another plan. The accountant matters only while a plan is
         # made; its default is another one in older versions.
-        free = {"plan", "privacy.accountant"}
+        free = {"plan", "privacy.accountant", "train.aggregation"}  # kept runs knew the mean alone
         if "train.momentum" not in then:  # a run on arrays of 0.2.0, which did not name them
             free |= _ONCE_UNNAMED - set(then)
         for key in sorted((set(then) | set(now)) - free):
