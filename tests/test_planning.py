@@ -172,6 +172,7 @@ def rehash(content):
         (lambda c: c["parameters"].pop("policy"), "policy"),
         (lambda c: c["parameters"].update(clip_factors=[10**309] * 12), "clip_factors"),
         (lambda c: c.update(orders=[1.0]), "orders"),
+        (lambda c: c.update(orders=[2.0, 2.0**28]), "orders must be at most 100000"),
     ],
 )
 def test_a_malformed_file_with_a_right_hash_is_refused(plan, tmp_path, change, names):

@@ -805,8 +805,8 @@ def run(name: str, seconds: int, corpus: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     for label, body in seeds(name).items():
         (corpus / label).write_bytes(body)
-    flags = [f"-max_total_time={seconds}", "-max_len=131072", "-timeout=60", "-rss_limit_mb=6000"]
-    flags += [f"-artifact_prefix={BUILD / name / 'found'}/", "-print_final_stats=1", "-verbosity=1"]
+    flags = [f"-max_total_time={seconds}", "-max_len=131072", "-timeout=120", "-rss_limit_mb=6000"]
+    flags += [f"-artifact_prefix={BUILD / name / 'found'}/", "-report_slow_units=120"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     code = subprocess.run(

@@ -41,8 +41,11 @@ At whole orders the sampled discrete Gaussian has the divergence of the Gaussian
 """
 
 
+MOST_ORDER = 1e5  # a moment at a whole order is a sum of so many terms
+
+
 def check_orders(orders: Any) -> FloatArray:
-    """`orders` as a float array, every one finite and above 1."""
+    """`orders` as a float array, every one above 1 and at most `MOST_ORDER`."""
     try:
         array = np.atleast_1d(np.asarray(orders, dtype=np.float64))
     except (TypeError, ValueError):
@@ -52,6 +55,8 @@ def check_orders(orders: Any) -> FloatArray:
     bad = ~(np.isfinite(array) & (array > 1))
     if bad.any():
         raise InvalidInput(f"orders must be finite and above 1, got {float(array[bad][0])!r}")
+    if array.max() > MOST_ORDER:
+        raise InvalidInput(f"orders must be at most {MOST_ORDER:g}, got {float(array.max())!r}")
     return array
 
 
