@@ -21,6 +21,7 @@ from fedspend.errors import FedspendError, InvalidInput, Refused
 from fedspend.ledger import Ledger
 from fedspend.ledger.audit import audit, recheck_balances
 from fedspend.ledger.chain import Damaged
+from fedspend.ledger.export_check import audit_export
 from fedspend.ledger.orders import default_orders
 from fedspend.ledger.rules import Proposal
 
@@ -298,6 +299,19 @@ def test_an_older_ledger_is_moved_over_with_a_reason(tmp_path, monkeypatch, run)
     assert audit(str(place)).ok
     history = json.loads(run("ledger", "history", "--ledger", place, "--json").out)
     assert [line["about"] for line in history if line["kind"] == "migrate"] == ["results decide"]
+
+
+def test_an_export_cannot_state_another_order(tmp_path, run):
+    place, export = tmp_path / "a.db", tmp_path / "a.json"
+    with Ledger.create(place, simulation=False) as ledger:
+        ledger.register(["anna"], BUDGET, delta=DELTA)
+    assert run("ledger", "export", "--ledger", place, "-o", export).code == 0
+    assert audit_export(export).ok
+    document = json.loads(export.read_text())
+    for forged in (3.0, None):
+        document["balances"]["client"][0]["order"] = forged
+        export.write_text(json.dumps(document))
+        assert not audit_export(export).ok
 
 
 def test_an_older_ledger_takes_no_order(tmp_path, monkeypatch):
