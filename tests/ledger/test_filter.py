@@ -17,10 +17,11 @@ from fedspend.accounting.calibration import noise_multiplier
 from fedspend.accounting.conversion import conversion_cost
 from fedspend.accounting.rdp import ORDERS, rdp
 from fedspend.approval.node_ledger import NodeLedger
-from fedspend.errors import InvalidInput, Refused
+from fedspend.errors import FedspendError, InvalidInput, Refused
 from fedspend.ledger import Ledger
-from fedspend.ledger.audit import audit
+from fedspend.ledger.audit import audit, recheck_balances
 from fedspend.ledger.chain import Damaged
+from fedspend.ledger.export_check import audit_export
 from fedspend.ledger.orders import default_orders
 from fedspend.ledger.rules import Proposal
 
@@ -300,6 +301,19 @@ def test_an_older_ledger_is_moved_over_with_a_reason(tmp_path, monkeypatch, run)
     assert [line["about"] for line in history if line["kind"] == "migrate"] == ["results decide"]
 
 
+def test_an_export_cannot_state_another_order(tmp_path, run):
+    place, export = tmp_path / "a.db", tmp_path / "a.json"
+    with Ledger.create(place, simulation=False) as ledger:
+        ledger.register(["anna"], BUDGET, delta=DELTA)
+    assert run("ledger", "export", "--ledger", place, "-o", export).code == 0
+    assert audit_export(export).ok
+    document = json.loads(export.read_text())
+    for forged in (3.0, None):
+        document["balances"]["client"][0]["order"] = forged
+        export.write_text(json.dumps(document))
+        assert not audit_export(export).ok
+
+
 def test_an_older_ledger_takes_no_order(tmp_path, monkeypatch):
     monkeypatch.setattr(book, "FORMAT", 1)
     with (
@@ -338,3 +352,101 @@ def test_a_server_that_sends_slices_by_looking_stays_within_a_nodes_budget(tmp_p
         used = float(first.rdp_at(order)[0] + conversion_cost(order, 1e-3)[0])
         assert run.alone == (used > 3.0)
         assert np.all(order == default_orders(np.array([3.0]), 1e-3))
+
+
+# --- records that rest, and budgets that are lowered ---
+
+
+def two_records(rates, noise):
+    table = np.array(rates, dtype=float)
+    return Proposal(
+        names=("anna", "ben"),
+        budgets=np.full(2, BUDGET),
+        delta=DELTA,
+        of_class=np.arange(2),
+        rate=table,
+        noise=np.full(table.shape, float(noise)),
+        plan=f"{rates} {noise}",
+        unit="record",
+    )
+
+
+def with_records(place):
+    ledger = Ledger.create(place, simulation=False)
+    ledger.register(["anna", "ben"], BUDGET, delta=DELTA, unit="record")
+    return ledger
+
+
+def test_a_record_that_rests_in_a_run_does_not_keep_others_from_it(tmp_path):
+    """Its first run used it up as its only one, which is more than fits at its order."""
+    with with_records(tmp_path / "a.db") as ledger:
+        order = ledger.accounts("record").order
+        low, high = 1.0, 50.0
+        for _ in range(30):
+            middle = np.sqrt(low * high)
+            over = ledger.over(two_records([[0.7, 0.0]] * 4, middle)).size
+            low, high = (middle, high) if over else (low, middle)
+        ledger.admit("one", two_records([[0.7, 0.0]] * 4, high), simulation=False)
+        assert ledger.run("one").alone
+        ledger.reserve("one", 0)
+        used = ledger.run("one").mechanisms(held=True).rdp_at(order)[0]
+        assert used + conversion_cost(order[:1], DELTA)[0] > BUDGET
+        ledger.admit("two", two_records([[0.0, 0.5]], 6.0), simulation=False)
+        ledger.reserve("two", 0)
+        with pytest.raises(Refused, match="record 'anna' would exceed"):
+            ledger.admit("three", two_records([[0.001, 0.5]], 60.0), simulation=False)
+    assert audit(str(tmp_path / "a.db")).ok
+
+
+def test_what_a_closed_run_had_planned_for_a_record_that_rested_until_then_is_not_spent(tmp_path):
+    with with_records(tmp_path / "a.db") as ledger:
+        ledger.admit("one", two_records([[1.0, 0.0]], 3.0), simulation=False)
+        ledger.reserve("one", 0)
+        ledger.close_run("one", reason="finished")
+        spent = ledger.balances("record").spent[0]
+        later = two_records([[0.0, 0.02]] + [[0.02, 0.02]] * 60, 0.9)
+        ledger.admit("two", later, simulation=False)
+        ledger.reserve("two", 0)
+        ledger.close_run("two", reason="looked")
+        assert ledger.balances("record").spent[0] == spent
+    assert audit(str(tmp_path / "a.db")).ok
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_run_that_was_closed_under_a_lowered_budget_is_no_overdraft(tmp_path, alone):
+    place = tmp_path / "a.db"
+    with Ledger.create(place, simulation=False) as ledger:
+        ledger.register(["anna"], BUDGET, delta=DELTA)
+        past = None if alone else ledger.past(["anna"])
+        plan = fedspend.plan({"anna": BUDGET}, delta=DELTA, rounds=4, rate=0.7, past=past)
+        ledger.admit("one", plan.proposal(), simulation=False)
+        assert ledger.run("one").alone is alone
+        ledger.reserve("one", 0)
+        ledger.change(["anna"], [1.5], reason="less")
+        with pytest.raises(Refused, match="close it"):
+            ledger.reserve("one", 1)
+        ledger.close_run("one", reason="less")
+        assert ledger.balances().spent[0] > 1.5
+    found = audit(str(place))
+    assert found.ok
+    assert "over it only by rounds that never began" in found.checks[-1].words
+    assert "open runs" not in found.checks[-1].words
+
+    with Ledger.open(place) as ledger:
+        state = ledger.state
+    state.accounts["client"].budget[0] = 0.5  # less than what the round that began has spent
+    with pytest.raises(FedspendError, match=r"budget of 0\.5 but has spent"):
+        recheck_balances(state, "client")
+
+
+@pytest.mark.usefixtures("quick_verify")
+def test_nothing_ends_a_run_in_a_nodes_ledger_so_that_its_rounds_are_free(tmp_path):
+    node = NodeLedger("north", str(tmp_path / "l.db"), tmp_path / "state", False, 30.0, 1e-3)
+    node.approve(offered().slice_of(0))
+    with node.opened() as ledger:
+        (run,) = ledger.state.runs
+        assert not ledger.run(run).alone
+        ledger.reserve_through(run, 0)
+        for end in (lambda: ledger.stop_run(run), lambda: ledger.close_run(run, reason="looked")):
+            with pytest.raises(Refused, match="fedspend node leave"):
+                end()

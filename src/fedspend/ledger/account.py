@@ -116,9 +116,7 @@ class RunAccount:
             self._keep_head()
 
     def finish(self, ending: Mapping[str, str] | None = None, *, stopped: bool = False) -> None:
-        """The run has played all of its rounds, or was `stopped` by its own rule: what it then
-        leaves out is not given back.
-        """
+        """The run has played all of its rounds, or was `stopped` by its own rule."""
         if not stopped or self.run.next_round == self.run.planned:
             self.close(FINISHED, ending)
         elif self.run.closed is None:

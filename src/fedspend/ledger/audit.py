@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ def recheck_balances(state: State, unit: str, computed: Balances | None = None) 
         dict(zip(run.accounts.tolist(), run.of_class.tolist(), strict=True))
         for run in state.runs_of(unit)
     ]
-    held_over = 0
+    held_over = closed_over = 0
     for held, claims, orders in (
         (False, balances.spent, balances.order),
         (True, balances.total, balances.total_order),
@@ -185,22 +185,44 @@ def recheck_balances(state: State, unit: str, computed: Balances | None = None) 
                     f"{epsilon:.9g} by the second"
                 )
             within = epsilon <= balances.budget[n] * (1 + tolerance)
-            if not (within or held):
+            if within:
+                continue
+            if held:
+                held_over += claim > balances.spent[n]
+                continue
+            began = _recomputed(
+                _as_begun(state),
+                *(unit, classes),
+                held=False,
+                order=float(orders[n]),
+                delta=float(balances.delta[n]),
+                own=own,
+            )
+            if not began <= balances.budget[n] * (1 + tolerance):
                 raise FedspendError(
                     f"{unit} {name!r} has a budget of {balances.budget[n]:g} but has spent "
                     f"{epsilon:.9g}"
                 )
-            held_over += not within
+            closed_over += 1
     words = (
         f"{len(balances.names)} accounts, {len(checked)} distinct sums recomputed by the second "
         "accountant, none overspent"
     )
-    # A budget may be lowered under an open run; that run can begin no further round.
-    return True, words + (
-        f"; open runs hold more than the budget of {held_over} of them, and cannot go on"
-        if held_over
-        else ""
-    )
+    # A budget may be lowered under an open run, which can then begin no further round, and counts
+    # with rounds that never began once it is closed.
+    if held_over:
+        words += f"; open runs hold more than the budget of {held_over} of them, and cannot go on"
+    if closed_over:
+        words += (
+            f"; {closed_over} of them had a budget lowered under a run that was then closed, and "
+            "are over it only by rounds that never began"
+        )
+    return True, words
+
+
+def _as_begun(state: State) -> State:
+    """The state in which every run counts with the rounds that have begun, and no others."""
+    return replace(state, runs={run.id: replace(run, closed=None) for run in state.runs.values()})
 
 
 def _recomputed(
@@ -218,12 +240,11 @@ def _recomputed(
     With `held`, as if all open runs had finished. `order` 0 means by PLD; `own` is the account's.
     """
     mine = [(run, at) for run, at in zip(state.runs_of(unit), classes, strict=True) if at >= 0]
-    several = any(run.by_order for run, _ in mine) and (
-        sum(_spends(run, at, held=held) for run, at in mine) > 1
-    )
+    spending = [run for run, at in mine if _spends(run, at, held=held)]
+    several = len(spending) > 1 and any(run.by_order for run in spending)
     base = _composed(mine, held=held, order=own if several else order, delta=delta, own=own)
     # what was given back is free, but as a statement only the plan as a whole holds
-    early = [(run, at) for run, at in mine if _gave_back(run)]
+    early = [(run, at) for run, at in mine if _gave_back(run) and _spends(run, at, held=held)]
     return max([base, *(_whole_plan(run, at, delta) for run, at in early)])
 
 

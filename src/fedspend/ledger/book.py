@@ -765,6 +765,7 @@ class Ledger:
         def entry(state: State) -> list[Body]:
             mine = rules.open_run(state, run)
             rules.refuse_elsewhere(mine, place)
+            rules.refuse_freeing(mine)
             known = {"ending": dict(ending)} if ending else {}
             frees = {"frees": True} if mine.by_order and not mine.alone else {}
             return [{"kind": "stop", "run": run} | frees | known]

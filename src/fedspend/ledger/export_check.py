@@ -163,7 +163,7 @@ def _check_unit(project: Any, state: State, unit: str) -> tuple[bool, str]:
             raise Damaged(f"the export does not list the balance of {unit} {name!r} in its place")
         if row.get("withdrawn") is not true["withdrawn"]:
             raise Damaged(f"the export is wrong about whether {unit} {name!r} has withdrawn")
-        for key in _NUMBERS:
+        for key in (*_NUMBERS, *(["order"] if "order" in true else [])):
             said = number(row.get(key))
             if said is None or not abs(said - true[key]) <= _SAME * max(1.0, abs(true[key])):
                 raise Damaged(

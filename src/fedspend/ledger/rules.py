@@ -480,7 +480,7 @@ def refuse_replanning(run: Run) -> None:
         raise Refused(
             f"run {run.id} fits its accounts only as it was planned (it is the one run that their "
             "budgets have room for, by its own accountant), so its rounds are not planned anew; "
-            "drop --replan, or plan runs that can be with privacy.accountant=rdp"
+            "drop --replan; a run that was planned with --remaining can be"
         )
 
 

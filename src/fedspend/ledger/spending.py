@@ -94,8 +94,9 @@ def histories(state: State, unit: str, *, held: bool, without: str | None = None
     spending = np.zeros(count, dtype=np.int64)  # how many runs have spent anything
     for run, of_class, members in zip(runs, classes, taking_part, strict=True):
         by_pld[members] |= run.accountant != "rdp"
-        by_order[members] |= run.by_order
-        spending[members] += run.mechanisms(held).busy()[of_class[members]]
+        spends = run.mechanisms(held).busy()[of_class[members]]
+        by_order[members] |= run.by_order & spends
+        spending[members] += spends
     several = by_order & (spending > 1)
 
     parts = [
@@ -274,7 +275,8 @@ def _at_least_the_plan(
     accounts = state.accounts[run.unit]
     place = np.full(len(accounts), -1, dtype=np.int64)
     place[who] = np.arange(epsilon.size)
-    mine = np.flatnonzero(place[run.accounts] >= 0)
+    spends = run.mechanisms(held=False).busy()[run.of_class]  # a record may have rested until then
+    mine = np.flatnonzero((place[run.accounts] >= 0) & spends)
     delta = accounts.delta[run.accounts[mine]]
     first, of_member = distinct_rows(run.of_class[mine], delta)
     whole = run.mechanisms(held=False, whole=True).take(run.of_class[mine[first]])
@@ -393,6 +395,7 @@ def fit(state: State, run: Run, *, joining: bool, hint: FloatArray | None = None
     least = _strictest(budget, of_account, first.size)
     at = None if hint is None else hint[run.of_class[first]]
     over = ~(_readings(total, least, delta[first], by_pld, at)[of_account] <= budget)
+    over &= own.busy()[of_account]  # a record that rests adds nothing, whatever it has spent
     # as the only run of its account, it is read by its own accountant, at any order
     single = np.unique(of_account[over])
     single = single[(total.bound > 0)[single] & ~past.busy()[single] & (joining or run.alone)]

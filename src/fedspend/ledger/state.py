@@ -26,7 +26,7 @@ client 1. What has no project is in the one without a name, "".
 | `rotate-key` | a client's node has a new key, and the old one is not used again; with a reason |
 | `move` | the run's directory has a new place; it begins no further round in the old one |
 | `close` | the run is over; what it held for rounds that never began is free again |
-| `stop` | a run with a rule for that ended early: it is over, and all of its rounds stay spent |
+| `stop` | a run with a rule for that ended early; all of its rounds stay spent, unless it `frees` |
 
 Since version 0.1, entries also tie the files of a run directory to the chain, by digests: `open`
 and `replan` its first files, `reserve` the checkpoint that a round starts from, `commit` the file
