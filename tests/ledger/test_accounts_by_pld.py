@@ -213,7 +213,7 @@ def test_a_replanned_run_by_pld_is_verified_by_what_was_said_when_it_was_played(
     auto, tmp_path, lowered
 ):
     """Its first rounds were told by PLD, its last ones by Rényi curves."""
-    place, folder = tmp_path / "accounts.db", tmp_path / "run"
+    place, folder = with_room(tmp_path / "accounts.db"), tmp_path / "run"
     with killed(at="play", round=3):
         train(auto, output=folder, ledger=place)
     if lowered:

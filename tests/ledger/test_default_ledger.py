@@ -16,6 +16,7 @@ from fedspend.errors import InvalidInput, Refused
 from fedspend.ledger import Ledger, default
 from fedspend.ledger.audit import audit
 from fedspend.runs import run_ledger
+from fedspend.runs.running import COUNTS_AS_A_WHOLE
 from fedspend.runs.training import train
 
 pytestmark = pytest.mark.usefixtures("quick_verify")
@@ -62,7 +63,10 @@ def test_a_real_run_from_python_is_charged_to_the_ledger_of_this_user(ledger_of_
     notes = []
     result = train(**arrays(), project="clinics", on_note=notes.append)
     assert (result.ledger, result.project) == (str(ledger_of_this_user), "clinics")
-    assert notes == [f"charged to {ledger_of_this_user}, project 'clinics', which is new there"]
+    assert notes == [
+        f"charged to {ledger_of_this_user}, project 'clinics', which is new there",
+        COUNTS_AS_A_WHOLE,
+    ]
     with Ledger.open(ledger_of_this_user, project="clinics") as ledger:
         run = ledger.run(result.run)
         assert list(run.rounds.values()) == ["committed"] * 3

@@ -284,6 +284,10 @@ def test_an_older_ledger_is_moved_over_with_a_reason(tmp_path, monkeypatch, run)
             ledger.change(["anna"], [3.0], reason="more")
             spent = ledger.balances().spent
     assert run("ledger", "migrate", "--ledger", place).code == 2, "a reason is missing"
+    unfinished = run("ledger", "migrate", "--reason", "results decide", "--ledger", place)
+    assert (unfinished.code, "has open runs: one; finish" in unfinished.err) == (1, True)
+    with Ledger.open(place, write=True) as ledger:
+        ledger.close_run("one", reason="the server is gone")
     assert run("ledger", "migrate", "--reason", "results decide", "--ledger", place).code == 0
     again = run("ledger", "migrate", "--reason", "results decide", "--ledger", place)
     assert (again.code, "have orders already" in again.err) == (1, True)

@@ -139,7 +139,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--influence",
         metavar="FILE",
-        help="policy optimal: what fedspend design influence measured, in place of --contraction",
+        help="policy optimal, in place of --contraction: what fedspend design influence measured",
     )
     add(
         "--tail",

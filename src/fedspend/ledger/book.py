@@ -457,6 +457,12 @@ class Ledger:
         def entry(state: State) -> list[Body]:
             if state.by_order:
                 raise Refused(f"the accounts of the ledger {self.location} have orders already")
+            unfinished = [run.id for run in state.runs.values() if run.closed is None]
+            if unfinished:  # they were admitted by another rule, and may not fit the orders
+                raise Refused(
+                    f"the ledger {self.location} has open runs: {', '.join(unfinished)}; finish "
+                    "them, or close them (fedspend ledger close-run), and migrate then"
+                )
             orders = {
                 project: {
                     unit: rules.orders_of(accounts.registered, accounts.delta)

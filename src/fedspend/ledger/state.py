@@ -206,7 +206,9 @@ class Run:
         """Whether it is over, and the rounds that it left out stay spent."""
         if self.closed is None:
             return False
-        return self.alone and self.next_round > 0 if self.by_order else self.stopped
+        if not self.by_order:
+            return self.stopped
+        return self.alone and 0 < self.next_round < self.planned
 
     @property
     def gave_back(self) -> bool:
