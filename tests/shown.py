@@ -67,6 +67,7 @@ def commands(block: str) -> list[str]:
 
 MOST = (  # what takes a minute takes a second then
     (r"(\brounds ?= ?|--rounds )(\d+)", 2),
+    (r"(--tail )(\d+)", 2),
     (r"(\blocal_steps ?= ?|--local-steps )(\d+)", 2),
     (r"(\btransition ?= ?|--transition )(\d+)", 1),
     (r"(--leaves )(\d+)", 1),

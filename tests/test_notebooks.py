@@ -37,7 +37,7 @@ def run_cell(source: str, names: dict) -> str:
 
 def test_every_notebook_of_the_docs_is_there():
     said = (FOLDER.parents[1] / "docs" / "how-to" / "python.md").read_text(encoding="utf-8")
-    assert len(NOTEBOOKS) == 7
+    assert len(NOTEBOOKS) == 6
     assert [one.name for one in NOTEBOOKS if one.name not in said] == []
 
 

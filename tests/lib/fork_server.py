@@ -42,6 +42,8 @@ class ForkServer:
 
     def __exit__(self, *_: object) -> None:
         assert self._server.stdin is not None
+        # said, since a process that was forked meanwhile may keep the pipe open
+        self._server.stdin.write("null\n")
         self._server.stdin.close()
         self._server.wait(timeout=60)
         self._outputs.cleanup()
@@ -115,6 +117,8 @@ def serve() -> None:
     say("ready")
     for line in sys.stdin:
         asked = json.loads(line)
+        if asked is None:
+            return
         if "pid" in asked:
             ended, status = os.waitpid(asked["pid"], os.WNOHANG)
             say(os.waitstatus_to_exitcode(status) if ended else None)

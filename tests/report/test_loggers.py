@@ -4,6 +4,7 @@ import csv
 import json
 import stat
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -77,12 +78,10 @@ def stored_records(body, block=2**15):
             parts = []
 
 
-def test_wandb_writes_offline_into_the_run_directory(tiny, tmp_path):
+def written_rows(path):
+    """What the file has of each round."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    result = fedspend.train(tiny, output=tmp_path / "run", loggers=["wandb"])
-    folder = tmp_path / "run" / "wandb-logs"
-    (path,) = folder.rglob("*.wandb")
     rows = []
     for data in stored_records(path.read_bytes()):
         record = Record()
@@ -94,6 +93,18 @@ def test_wandb_writes_offline_into_the_run_directory(tiny, tmp_path):
                     for one in record.history.item
                 }
             )
+    return rows
+
+
+def test_wandb_writes_offline_into_the_run_directory(tiny, tmp_path):
+    result = fedspend.train(tiny, output=tmp_path / "run", loggers=["wandb"])
+    folder = tmp_path / "run" / "wandb-logs"
+    (path,) = folder.rglob("*.wandb")
+    rows = written_rows(path)
+    until = time.monotonic() + 60
+    while len(rows) < 4 and time.monotonic() < until:  # a process of its own writes them
+        time.sleep(0.1)
+        rows = written_rows(path)
     assert [row["_step"] for row in rows] == [1, 2, 3, 4]
     assert [row["accuracy"] for row in rows] == [line["accuracy"] for line in result.metrics]
     assert rows[-1]["epsilon/12"] == pytest.approx(result.metrics[-1]["epsilon"]["12"])

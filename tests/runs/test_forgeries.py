@@ -238,9 +238,9 @@ def test_what_is_no_plan_at_all_is_one_line(tmp_path, capsys, text):
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-@pytest.mark.full(only=["few-0.001", "98,000-0.001", "98,000-10000000000.0", "huge-0.001"])
+@pytest.mark.full(only=["few-0.001", "98,000-0.001", "98,000-10000000000.0"])
 @pytest.mark.parametrize("noise", [5e-324, 1e-300, 1e-3, 1e10, 1e200, 1.7e308])
-@pytest.mark.parametrize("orders", ["few", "98,000", "huge"])
+@pytest.mark.parametrize("orders", ["few", "98,000"])
 def test_numbers_that_nobody_plans_with_are_judged_without_a_warning(
     contents, tmp_path, capsys, recwarn, noise, orders
 ):
@@ -248,15 +248,24 @@ def test_numbers_that_nobody_plans_with_are_judged_without_a_warning(
     for one in content["schedules"]:
         one["noise_multiplier"] = [[noise, 4]]
     if orders == "98,000":
-        content["orders"] = [*content["orders"], *np.linspace(2, 1e6, 98_000).tolist()]
-    if orders == "huge":
-        content["orders"] = [*content["orders"], 1e100, 1.7e308]
+        content["orders"] = [*content["orders"], *np.linspace(2, 9e4, 98_000).tolist()]
     text = json.dumps(content | {"hash": hash_of(canonical(content))})
     (tmp_path / "plan.json").write_text(text)
     with Watch():
         assert main(["verify", str(tmp_path / "plan.json")]) == 1
     assert capsys.readouterr().err == ""
     assert [str(one.message) for one in recwarn] == []
+
+
+@pytest.mark.parametrize("order", [2e5, 2.0**28, 1e100, 1.7e308])
+def test_an_order_that_no_accountant_reads_is_refused(contents, tmp_path, capsys, order):
+    content = copy.deepcopy(contents[0])
+    content["orders"] = [*content["orders"], order]
+    text = json.dumps(content | {"hash": hash_of(canonical(content))})
+    (tmp_path / "plan.json").write_text(text)
+    with Watch():
+        assert main(["verify", str(tmp_path / "plan.json")]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
 def test_a_plan_with_hardly_any_sampling(tmp_path, capsys, recwarn):

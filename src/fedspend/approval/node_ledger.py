@@ -36,7 +36,7 @@ from fedspend.ledger.chain import Head
 from fedspend.ledger.row_seals import RowSeals
 from fedspend.ledger.rules import APPROVED
 from fedspend.ledger.state import Run
-from fedspend.stored.files import SEEN_HEAD
+from fedspend.stored.files import LEDGER, SEEN_HEAD
 
 if TYPE_CHECKING:  # it needs torch, and an account does not
     from fedspend.client.task import ClientTask
@@ -92,7 +92,7 @@ class NodeLedger:
         elif not (self.folder / SEEN).exists():
             with tempfile.TemporaryDirectory() as folder:
                 scratch = Path(folder)
-                trial = replace(self, location=str(scratch / "ledger.db"), folder=scratch / "state")
+                trial = replace(self, location=str(LEDGER.of(scratch)), folder=scratch / "state")
                 with trial.opened(create=True) as ledger:
                     trial._enter(slice, ledger)
 

@@ -35,7 +35,7 @@ REMOVED = {
     "data.name=huggingface": 'save it with Dataset.to_parquet(FILE), and write "parquet"',
     "data.index": "put the images into folders, PATH/CLIENT/LABEL/",
     "fedspend planner --export": "write fedspend plan CONFIG.toml --plot FILE for a picture",
-    "--log": "write 2>> FILE after the command, and read rounds in metrics.jsonl",
+    "--log": "write 2>> FILE after the command, and read rounds in the run directory",
     "fedspend completion": "the commands are listed by fedspend --help",
 }
 
